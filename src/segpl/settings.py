@@ -24,7 +24,7 @@ from segpl.errors import InputError, count_noun, did_you_mean
 from segpl.methods.base import METHODS
 from segpl.methods.settings import MethodSettings
 from segpl.networks.network import NetworkSettings
-from segpl.records import read_toml
+from segpl.records import flat_items, read_toml
 
 DEFAULT_METHOD = "bpl-mix"
 # a resumed run may change these: they do not affect the steps it has already taken
@@ -59,8 +59,7 @@ class Config:
 
     def leaves(self) -> dict[str, Any]:
         """Every setting by its full name, such as `train.lr` or `method.threshold.family`."""
-        sections = [pair for name in SECTIONS for pair in flatten(getattr(self, name), name)]
-        return dict([*sections, ("method.name", self.method), *flatten(self.settings, "method")])
+        return dict(flat_items(self.as_dict()))
 
     def as_toml(self) -> str:
         text: str = tomli_w.dumps(self.as_dict())
@@ -93,15 +92,6 @@ SECTIONS: dict[str, type[Any]] = {
 }
 FREE_TABLE = "network.options"  # its keys belong to the network, not to segpl
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-
-
-def flatten(settings: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    for entry in fields(settings):
-        name, value = f"{prefix}.{entry.name}", getattr(settings, entry.name)
-        if is_dataclass(value):
-            yield from flatten(value, name)
-        else:
-            yield name, value
 
 
 def resolve(content: Mapping[str, Any], source: str = "settings") -> Config:

@@ -132,6 +132,13 @@ class TestOverrides:
         assert with_overrides({}, [text]) == {"train": {"steps": value}}
         assert with_overrides({}, text) == {"train": {"steps": value}}, "one string"
 
+    def test_options_of_a_network_are_leaves(self):
+        options = {"features": 2, "norm": "batch"}
+        config = resolve({"network": {"name": "BasicUNet", "options": options}})
+        assert {f"network.options.{key}": value for key, value in options.items()}.items() <= (
+            config.leaves().items()
+        )
+
     def test_last_override_wins(self):
         content = {"train": {"steps": 1, "lr": 2.0}}
         result = with_overrides(content, ["train.steps=5", "train.steps=6"])

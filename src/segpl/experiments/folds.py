@@ -86,11 +86,6 @@ class FoldEstimate:
         return statistics.fmean(self.cases.values())
 
     @property
-    def std(self) -> float:
-        """Sample standard deviation over cases."""
-        return statistics.stdev(self.cases.values())
-
-    @property
     def sentences(self) -> list[str]:
         """The estimate in one sentence, then its limits."""
         values, fewest, most = self.cases.values(), min(self.trained_on), max(self.trained_on)

@@ -20,9 +20,8 @@ from segpl.experiments.stress_inputs import (
     plan_with_patch,
 )
 from segpl.experiments.stress_scores import StressScorer
-from segpl.files import write_atomically
 from segpl.records import read_record, write_json
-from segpl.report.figures import finish_layout
+from segpl.report.figures import finish_layout, save_figure
 from segpl.report.sections.stress import stress_figure
 from segpl.report.stress_rows import StressRow, read_stress
 
@@ -78,7 +77,7 @@ def draw_stress(
     figure = stress_figure(rows, notes=WORST | dict.fromkeys(ATTACKS, bound), over=over)
     finish_layout(figure)
     for suffix in (".png", ".svg"):
-        write_atomically(path.with_suffix(suffix), lambda draft: figure.savefig(draft, dpi=150))
+        save_figure(figure, path.with_suffix(suffix))
 
 
 def warn_of_training_cases(tested: StressedRun) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import AutoLocator
+
+from segpl.files import write_atomically
 
 RUN_COLORS = ("#E69F00", "#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
 # colors repeat after six lines, then with another dash
@@ -63,6 +66,11 @@ def make_plain(axes: Axes, *, x: str = "", y: str = "") -> None:
             # reserved room for the tick labels: longer ones would push the axis label out
             locator.set_params(nbins=MAX_TICKS)
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
+
+
+def save_figure(figure: Figure, path: Path, *, dpi: int = 150) -> None:
+    """Write a figure in the format that the suffix of `path` names."""
+    write_atomically(path, lambda draft: figure.savefig(draft, dpi=dpi))
 
 
 def safe_name(name: str) -> str:

@@ -17,7 +17,7 @@ def test_measures_are_those_of_the_known_voxels():
     """By hand: (0.1^2 + 0.2^2 + 0.5^2) / 3; the unlabeled voxel does not count."""
     probability = np.array([[0.9, 0.2, 0.5, 0.9]])
     found = calibration_of(probability, np.array([1, 0, 1, IGNORE]))
-    assert found.brier == pytest.approx(0.3 / 3)
+    assert found.measures["Brier"] == pytest.approx(0.3 / 3)
     assert found.reliability.count.sum() == 3
 
 

@@ -126,7 +126,7 @@ def test_calibration_uses_only_voxels_with_a_known_label(run):
     known, missing = calibrations(collect(run))
     case = known["segpl"][0]["t0"]
     assert missing == []
-    assert case.brier == 0
+    assert case.measures["Brier"] == 0
     assert case.reliability.count.sum() == 3 * 119
 
 

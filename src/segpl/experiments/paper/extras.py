@@ -18,17 +18,12 @@ from segpl.evaluate.statistics import bland_altman, case_means, mann_whitney
 from segpl.experiments.bench.counts import count_operations
 from segpl.experiments.bench.trial import LATE, TrainingTrial
 from segpl.experiments.bench.workload import Workload, generate_volumes
-from segpl.experiments.paper.figures import (
-    save_figure,
-    sensitivity_figure,
-    study_of,
-    threshold_figure,
-)
+from segpl.experiments.paper.figures import sensitivity_figure, study_of, threshold_figure
 from segpl.experiments.paper.results import PaperResults, stress_by_method, write_csv
 from segpl.experiments.scoring import SAMPLES, predict_again
 from segpl.experiments.stress_inputs import StressSettings
 from segpl.records import read_record, write_json
-from segpl.report.figures import run_color
+from segpl.report.figures import run_color, save_figure
 from segpl.report.run_record import RunRecord
 from segpl.report.sections.volumes import common_limits, difference_figure
 from segpl.report.stress_rows import stress_table

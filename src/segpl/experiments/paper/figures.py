@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from segpl.files import write_atomically
 from segpl.report.curves import Log, curve_figure
 from segpl.report.figures import INK, legend_below, make_plain, run_color
 from segpl.report.run_record import RunRecord
@@ -21,10 +19,6 @@ Study = Mapping[float, Sequence[float]]  # value of a setting -> score of each s
 ACROSS = 2  # panels of figure 8
 STUDY_PANEL = (3.2, 2.3)  # inches
 MOST_LINEAR = 50  # a wider range of values gets a logarithmic axis
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    write_atomically(path, lambda draft: figure.savefig(draft, dpi=150))
 
 
 def threshold_figure(logs: Mapping[str, Sequence[Log]], printed: float, source: str) -> Figure:

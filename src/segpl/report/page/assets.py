@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from segpl.errors import InputError
-from segpl.files import nearest_folder, require_writable, write_atomically, write_text
+from segpl.files import nearest_folder, require_writable, write_text
 from segpl.records import csv_text
+from segpl.report.figures import save_figure
 from segpl.report.sections.section import Section
 from segpl.report.tables import Table
 
@@ -42,8 +42,7 @@ def write_assets(folder: Path, sections: Sequence[Section]) -> None:
             write_text(folder / f"{entry.name}.tex", as_latex(table))
         for shown in section.figures:
             for suffix in ("png", "svg"):
-                save = partial(shown.figure.savefig, dpi=PRINT_DPI)
-                write_atomically(folder / f"{shown.name}.{suffix}", save)
+                save_figure(shown.figure, folder / f"{shown.name}.{suffix}", dpi=PRINT_DPI)
 
 
 def require_assets_folder(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from segpl.data.masks import voxel_entropy
-from segpl.evaluate.calibration import MEASURES_NOTE
+from segpl.evaluate.calibration import MEASURES, MEASURES_NOTE, TITLES
 from segpl.evaluate.uncertainty import (
     Reliability,
     Retention,
-    adaptive_calibration_error,
-    brier,
     error_retention,
-    negative_log_likelihood,
     questions,
     reliability,
 )
@@ -29,6 +26,7 @@ from segpl.report.tables import Table, mean_and_std, mean_of
 
 MAX_VOXELS = 500_000  # per case; more are thinned out evenly
 CURVE_POINTS = 50
+RETAINED_ERROR = "retained error"
 MIN_BIN = 20  # voxels in a bin that is drawn
 
 
@@ -36,20 +34,11 @@ MIN_BIN = 20  # voxels in a bin that is drawn
 class CaseCalibration:
     """Calibration of one prediction."""
 
-    brier: float
-    nll: float
-    ace: float
+    measures: dict[str, float]  # by their title in the table
     reliability: Reliability
     retention: Retention
 
 
-COLUMNS: dict[str, Callable[[CaseCalibration], float]] = {
-    "Brier": lambda one: one.brier,
-    "ECE": lambda one: one.reliability.error,
-    "ACE": lambda one: one.ace,
-    "NLL": lambda one: one.nll,
-    "retained error": lambda one: one.retention.area,
-}
 Calibrations = Mapping[str, Mapping[int, Mapping[Any, CaseCalibration]]]  # label -> seed -> case
 
 
@@ -60,13 +49,10 @@ def calibration_of(
     p, y = questions(probability, label)  # (K, N)
     step = max(1, -(-p.shape[1] // MAX_VOXELS))
     p, y = p[:, ::step].astype(np.float64), y[:, ::step]
-    return CaseCalibration(
-        brier(p, y),
-        negative_log_likelihood(p, y),
-        adaptive_calibration_error(p, y),
-        reliability(p, y),
-        error_retention(voxel_entropy(p), (p > 0.5) != y, points=CURVE_POINTS),
-    )
+    retention = error_retention(voxel_entropy(p), (p > 0.5) != y, points=CURVE_POINTS)
+    measures = {TITLES[name]: measure(p, y) for name, measure in MEASURES.items()}
+    measures[RETAINED_ERROR] = retention.area
+    return CaseCalibration(measures, reliability(p, y), retention)
 
 
 def calibration_section(found: Calibrations, missing: Sequence[str]) -> Section:
@@ -108,12 +94,12 @@ def calibration_section(found: Calibrations, missing: Sequence[str]) -> Section:
 
 
 def calibration_table(found: Calibrations) -> Table:
-    labels = list(found)
+    labels, measures = list(found), [*TITLES.values(), RETAINED_ERROR]
     rows, bold = [[label] for label in labels], set()
-    for column, measure in enumerate(COLUMNS.values(), 1):
+    for column, measure in enumerate(measures, 1):
         values = {
             label: {
-                seed: {case: measure(one) for case, one in cases.items()}
+                seed: {case: one.measures[measure] for case, one in cases.items()}
                 for seed, cases in seeds.items()
             }
             for label, seeds in found.items()
@@ -123,7 +109,7 @@ def calibration_table(found: Calibrations) -> Table:
         if best := significantly_best(values, "low"):
             bold.add((labels.index(best), column))
     return Table(
-        columns=["method", *COLUMNS],
+        columns=["method", *measures],
         rows=rows,
         note="Lower is better; bold: significantly lower than every other method. Mean over "
         "cases, then mean ± standard deviation over seeds. "
