@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from segpl.cli.options import next_command
+
 STEPS = 400
 
 
@@ -24,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--methods",
         nargs="+",
+        default=["supervised", "bpl-mix"],
         metavar="METHOD",
         help="methods to train (default: supervised bpl-mix)",
     )
@@ -33,17 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
-    from segpl.experiments.demo import DemoSettings, run_demo
+    from segpl.experiments.demo import run_demo
     from segpl.methods.base import METHODS
     from segpl.report.sections.answer import answers
     from segpl.report.sections.scores import methods_table
     from segpl.report.tables import print_table
 
     out = args.out or default_folder(args.steps, args.seed)
-    methods = tuple(dict.fromkeys(args.methods or DemoSettings().methods))
+    methods = list(dict.fromkeys(args.methods))
     for method in methods:
         METHODS.get(method)  # reject unknown names before anything slow
-    found = run_demo(out, DemoSettings(steps=args.steps, seed=args.seed, methods=methods))
+    command = next_command("demo", vars(args))
+    found = run_demo(out, methods, steps=args.steps, seed=args.seed, command=command)
     console = plain_console()
     print_table(methods_table(found), console)
     for answer in answers(found):
