@@ -23,7 +23,7 @@ from segpl.experiments.jobs import (
     reject_repeated_runs,
     write_missing_plan,
 )
-from segpl.experiments.progress import Pace, RunStatus, StatusDisplay, status_table
+from segpl.experiments.progress import Pace, RunStatus, status_display, status_table
 from segpl.experiments.scoring import score_run
 from segpl.files import one_process, write_text
 from segpl.records import csv_text
@@ -133,8 +133,8 @@ def run_jobs(
     write_rows()
     if not tasks:
         return {}
-    show = StatusDisplay(table, quiet=quiet, is_live=not engine.in_process)
-    with show, closing(engine.run(tasks)) as updates:
+    display = status_display(table, quiet=quiet, is_live=not engine.in_process)
+    with display as show, closing(engine.run(tasks)) as updates:
         for update in updates:
             job = by_name[update.task.name]
             state = states[job.folder]
@@ -154,7 +154,7 @@ def run_jobs(
             rows[job.folder] = run_row(job, error)
             states[job.folder] = status_of(job, rows, error)
             write_rows()
-            show.print()
+            show()
     return {folder: state.error for folder, state in states.items() if state.error}
 
 

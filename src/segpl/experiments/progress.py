@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,38 +43,27 @@ class Pace:
         return f", about {format_rounded(seconds)} left"
 
 
-class StatusDisplay:
-    """Shows a table that changes: in place on a terminal, otherwise after every run."""
+@contextmanager
+def status_display(
+    table: Callable[[], Table], *, quiet: bool, is_live: bool
+) -> Iterator[Callable[[], None]]:
+    """Show a table that changes, in place on a terminal; otherwise, the yielded function prints it.
 
-    def __init__(self, table: Callable[[], Table], *, quiet: bool, is_live: bool) -> None:
-        self.table = table
-        self.console = plain_console(stderr=True, soft_wrap=False)
-        self.is_quiet = quiet
-        # a run that trains in this process shows its own progress
-        is_live = is_live and self.console.is_terminal and not quiet
-        self.live: Live | None = None
-        if is_live:
-            self.live = Live(
-                console=self.console,
-                get_renderable=lambda: render_table(self.table()),
-                refresh_per_second=1,
-            )
-
-    def __enter__(self) -> StatusDisplay:
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.live:
-            self.live.stop()
-
-    def print(self) -> None:
-        if not (self.live or self.is_quiet):
-            print_table(self.table(), self.console)
+    `is_live` is false if a run that trains in this process shows its own progress.
+    """
+    console = plain_console(stderr=True, soft_wrap=False)
+    if quiet:
+        yield lambda: None
+    elif is_live and console.is_terminal:
+        with Live(
+            console=console, get_renderable=lambda: render_table(table()), refresh_per_second=1
+        ):
+            yield lambda: None
+    else:
+        yield lambda: print_table(table(), console)
 
 
-def status_table(runs: Sequence[RunStatus], left: str = "") -> Table:
+def status_table(runs: Sequence[RunStatus], left: str) -> Table:
     """One row per method, the best first, and the errors of failed runs below."""
     rows = {run.method: [one for one in runs if one.method == run.method] for run in runs}
     scores = {name: [one.dice for one in own if one.dice is not None] for name, own in rows.items()}
