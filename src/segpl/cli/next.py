@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([asdict(one) for one in found], indent=2))
         return 0
     rows_shown = [[one.case, number(one.score), one.reason] for one in found]
-    print_table(Table(["case", "score", "reason"], rows_shown), plain_console(soft_wrap=False))
+    print_table(Table(list(columns), rows_shown), plain_console(soft_wrap=False))
     source = trained.config.data
     places = label_targets(open_dataset(trained.config), None).values()
     needs_folder = not source.labels and None in places

@@ -136,8 +136,8 @@ def mean_by_key(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 def compare_with(reference: BySeed, methods: Mapping[str, BySeed]) -> dict[str, Difference]:
     """The difference of every method from the reference, with Holm-corrected p."""
     paired = {name: _paired(values, reference) for name, values in methods.items()}
-    p_values = {name: wilcoxon(list(case_means(pairs).values())) for name, pairs in paired.items()}
-    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    means = {name: list(case_means(pairs).values()) for name, pairs in paired.items()}
+    corrected = holm([wilcoxon(values) for values in means.values()])
 
     def keys(values: BySeed) -> set[tuple[int, Any]]:
         return {(seed, case) for seed, cases in values.items() for case in cases}
@@ -145,12 +145,12 @@ def compare_with(reference: BySeed, methods: Mapping[str, BySeed]) -> dict[str, 
     return {
         name: Difference(
             estimate(pairs),
-            higher=sum(value > 0 for value in case_means(pairs).values()),
-            lower=sum(value < 0 for value in case_means(pairs).values()),
-            corrected=corrected[name],
+            higher=sum(value > 0 for value in means[name]),
+            lower=sum(value < 0 for value in means[name]),
+            corrected=p,
             left_out=len(keys(methods[name]) | keys(reference)) - len(keys(pairs)),
         )
-        for name, pairs in paired.items()
+        for (name, pairs), p in zip(paired.items(), corrected, strict=True)
     }
 
 
