@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from segpl.losses import EPSILON
-from segpl.threshold.histogram import scope_total, sums_above
+from segpl.threshold.histogram import sums_above
 from segpl.threshold.scopes import SCOPES
 
 
@@ -38,11 +38,11 @@ def dice_of_thresholds(
         found_mass = mass * found
         # one pass for both sums; halved, since quantities must not exceed 1
         halves = 0.5 * torch.where(found, mass + weight, mass)
-        overlap, half = sums_above(confidence, found_mass, halves, scope="image-class")
+        overlap, half = sums_above(confidence, found_mass, halves)
         total = 2 * half
     else:
-        count, overlap = sums_above(probability, weight, mass, scope="image-class")
-        total = scope_total(mass, "image-class") + count
+        count, overlap = sums_above(probability, weight, mass)
+        total = mass.flatten(2).sum(2, keepdim=True) + count
     dice = (2 * overlap + EPSILON) / (total + EPSILON)  # (B, K, G)
     axes = [axis for axis, is_separate in enumerate(SCOPES[scope]) if not is_separate]
     return dice.mean(axes, keepdim=True) if axes else dice

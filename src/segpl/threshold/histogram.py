@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from segpl.threshold.scopes import SCOPES
-
 GRID_POINTS = 100  # thresholds in the grid, G
 # Sums use integer multiples of 2^-32. Unlike float sums they do not depend on the order of
 # additions, so atomic adds give the same bits in every run. 2^31 voxels of weight 1 fit.
@@ -72,39 +70,29 @@ def bin_sums(quantity: Tensor, cell: Tensor, cells: int) -> Tensor:
     return sums_at_addresses(quantity, private_addresses(cell, copies), cells, copies)
 
 
-def scope_total(quantity: Tensor, scope: str) -> Tensor:
-    """Sum over the voxels that share a threshold, (b, k, 1) with b in {B, 1} and k in {K, 1}."""
-    by_channel = quantity.flatten(2).sum(2, keepdim=True)  # (B, K, 1)
-    axes = [axis for axis, is_separate in enumerate(SCOPES[scope]) if not is_separate]
-    return by_channel.sum(axes, keepdim=True) if axes else by_channel
-
-
 @torch.no_grad()
-def sums_above(probability: Tensor, *quantities: Tensor, scope: str) -> tuple[Tensor, ...]:
+def sums_above(probability: Tensor, *quantities: Tensor) -> tuple[Tensor, ...]:
     r"""Sum each quantity $a$ in [0, 1] over the voxels above every threshold of the grid.
 
     $$A(T_i) = \sum_{v : p_v > T_i} a_v$$
 
-    All tensors are (B, K, *S) or broadcast to it. Each result is (b, k, G), where the scope decides
-    whether b is B or 1 and k is K or 1.
+    All tensors are (B, K, *S) or broadcast to it. Each result is (B, K, G).
     """
-    per_image, per_class = SCOPES[scope]
     probability = probability.float()
     images, channels = probability.shape[:2]
-    groups = (images if per_image else 1, channels if per_class else 1)
-    own = GRID_POINTS + 1  # cells of a group
-    cells = groups[0] * groups[1] * own
+    own = GRID_POINTS + 1  # cells of a channel
+    cells = images * channels * own
 
-    first = torch.arange(0, cells, own, device=probability.device)  # cell of each group
+    first = torch.arange(0, cells, own, device=probability.device)  # cell of each channel
     cell = count_thresholds_below(probability, GRID_POINTS)  # (B, K, *S)
-    cell += first.view(*groups, *[1] * (probability.dim() - 2))
+    cell += first.view(images, channels, *[1] * (probability.dim() - 2))
     copies = histogram_copies(probability.device, probability.numel(), cells)
     address = private_addresses(cell, copies)
 
     def above(quantity: Tensor) -> Tensor:
         expanded = quantity.float().expand_as(probability)  # (B, K, *S)
-        sums = sums_at_addresses(expanded, address, cells, copies).view(*groups, own)
+        sums = sums_at_addresses(expanded, address, cells, copies).view(images, channels, own)
         # cell c lies above T_0 ... T_(c-1), cell 0 above none
-        return sums[..., 1:].flip(-1).cumsum(-1).flip(-1).to(torch.float32) * UNIT  # (b, k, G)
+        return sums[..., 1:].flip(-1).cumsum(-1).flip(-1).to(torch.float32) * UNIT  # (B, K, G)
 
     return tuple(above(quantity) for quantity in quantities)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from segpl.losses import EPSILON, targets_of
-from segpl.threshold.histogram import GRID_POINTS, scope_total, sums_above, threshold_grid
+from segpl.threshold.histogram import GRID_POINTS, sums_above, threshold_grid
 
 STORED_CROPS = 64  # most recent labeled crops, N
 BOOTSTRAP_RESAMPLES = 100  # R
@@ -118,11 +118,11 @@ class LabeledPrior(ThresholdPrior):
         weight = weight.expand_as(target)
         probability, target, weight = map(foreground_of, (probability, target, weight))
         # IGNORE voxels belong to no class, so the target needs no weight
-        above, hits = sums_above(probability, weight, target, scope="image")  # (B, 1, G)
+        above, hits = sums_above(probability, weight, target)  # (B, K, G)
         slot = torch.arange(len(label), device=self.seen.device).add_(self.seen) % crops  # (B,)
-        self.above.index_copy_(0, slot, above.squeeze(1))
-        self.hits.index_copy_(0, slot, hits.squeeze(1))
-        self.positives.index_copy_(0, slot, scope_total(target, "image").flatten())
+        self.above.index_copy_(0, slot, above.sum(1))
+        self.hits.index_copy_(0, slot, hits.sum(1))
+        self.positives.index_copy_(0, slot, target.flatten(1).sum(1))
         self.seen.add_(len(label))
 
 

@@ -17,16 +17,13 @@ from segpl.threshold.histogram import (
     threshold_grid,
 )
 
-AXES = {"batch": (0, 1), "image": (1,), "class": (0,), "image-class": ()}
-every_scope = pytest.mark.parametrize("scope", AXES)
 shapes = pytest.mark.parametrize("shape", [(2, 1, 9, 7), (2, 3, 5, 4, 6)])
 
 
-def brute_force(probability, quantity, scope):
+def brute_force(probability, quantity):
     """Compare every voxel with every threshold, in float64."""
     above = probability.flatten(2).unsqueeze(-1) > threshold_grid(GRID_POINTS)  # (B, K, voxels, G)
-    sums = (above * quantity.double().flatten(2).unsqueeze(-1)).sum(2)  # (B, K, G)
-    return sums.sum(AXES[scope], keepdim=True) if AXES[scope] else sums
+    return (above * quantity.double().flatten(2).unsqueeze(-1)).sum(2)  # (B, K, G)
 
 
 def some(shape, seed=0):
@@ -41,15 +38,12 @@ def some(shape, seed=0):
     return probability, weight
 
 
-@every_scope
 @shapes
-def test_sums_agree_with_brute_force(scope, shape):
+def test_sums_agree_with_brute_force(shape):
     probability, weight = some(shape)
     quantities = (weight, weight * probability)
-    for quantity, sums in zip(
-        quantities, sums_above(probability, *quantities, scope=scope), strict=True
-    ):
-        expected = brute_force(probability, quantity, scope)
+    for quantity, sums in zip(quantities, sums_above(probability, *quantities), strict=True):
+        expected = brute_force(probability, quantity)
         assert sums.dtype == torch.float32
         assert sums.shape == expected.shape
         torch.testing.assert_close(sums.double(), expected, rtol=1e-5, atol=1e-5)
@@ -80,10 +74,8 @@ def test_sums_do_not_depend_on_the_order_of_voxels():
     """Atomic adds happen in any order; float sums would differ in the last digits."""
     probability, weight = some((1, 1, 5000))
     order = torch.randperm(5000, generator=torch.Generator().manual_seed(1))
-    here = sums_above(probability, weight * probability, scope="batch")[0]
-    there = sums_above(probability[..., order], (weight * probability)[..., order], scope="batch")[
-        0
-    ]
+    here = sums_above(probability, weight * probability)[0]
+    there = sums_above(probability[..., order], (weight * probability)[..., order])[0]
     assert torch.equal(here, there)
 
 
@@ -98,7 +90,7 @@ def test_private_histograms_on_a_gpu_are_no_larger_than_the_image():
 def test_sums_take_a_few_passes_over_the_voxels_instead_of_one_per_threshold():
     probability, weight = some((2, 2, 64, 64))
     with Recorded() as recorded:
-        sums_above(probability, weight, weight * probability, scope="image")
+        sums_above(probability, weight, weight * probability)
     assert recorded.largest <= probability.numel()
     assert recorded.elements < 0.5 * GRID_POINTS * probability.numel()
     assert recorded.synchronizations() == []
@@ -112,14 +104,11 @@ def test_non_finite_probabilities_fall_into_some_cell():
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(
-    values=st.lists(st.floats(0, 1, width=32), min_size=1, max_size=12),
-    scope=st.sampled_from(sorted(AXES)),
-)
-def test_any_probabilities_agree_with_brute_force(values, scope):
+@given(values=st.lists(st.floats(0, 1, width=32), min_size=1, max_size=12))
+def test_any_probabilities_agree_with_brute_force(values):
     probability = torch.tensor(values).view(1, 1, -1)
-    (count,) = sums_above(probability, torch.ones_like(probability), scope=scope)
-    expected = brute_force(probability, torch.ones_like(probability), scope)
+    (count,) = sums_above(probability, torch.ones_like(probability))
+    expected = brute_force(probability, torch.ones_like(probability))
     assert torch.equal(count.double(), expected)
 
 
@@ -127,6 +116,6 @@ def test_half_precision_is_summed_in_float32():
     probability = torch.rand((1, 1, 3000), generator=torch.Generator().manual_seed(0)).bfloat16()
     weight = torch.ones_like(probability)
     with torch.autocast("cpu", torch.bfloat16):
-        (count,) = sums_above(probability, weight, scope="batch")
+        (count,) = sums_above(probability, weight)
     assert count.dtype == torch.float32
-    assert torch.equal(count.double(), brute_force(probability.float(), weight, "batch"))
+    assert torch.equal(count.double(), brute_force(probability.float(), weight))
