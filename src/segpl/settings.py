@@ -246,21 +246,19 @@ def gather_settings(
     precedence over all of them. With `yes`, a proposed layout of the dataset becomes a setting.
     """
     content = merge_settings(read_config(Path(config)) if config else {}, settings or {})
-    content = with_overrides(content, overrides)
+    content = with_overrides(content, overrides)  # a copy
     check_sections(content, "settings")
-    place = {**content.get("data", {})} | ({"path": str(data)} if str(data) else {})
-    for key in ("path", "labels", "plan"):
-        if place.get(key):
+    place = content.setdefault("data", {})
+    if str(data):
+        place["path"] = str(data)
+    for section, key in (name.split(".") for name in MOVABLE):
+        if path := content.get(section, {}).get(key):
             # the run may be used from another working directory
-            place[key] = str(Path(str(place[key])).expanduser().resolve())
+            content[section][key] = str(Path(str(path)).expanduser().resolve())
     if yes and place.get("path") and not place.get("layout"):
         place["layout"] = accepted_layout(Path(place["path"])) or ""
-    content["data"] = place
-    if content.get("train", {}).get("start"):
-        start = str(Path(str(content["train"]["start"])).expanduser().resolve())
-        content["train"] = {**content["train"], "start": start}
     if method:
-        content["method"] = {**content.get("method", {}), "name": method}
+        content.setdefault("method", {})["name"] = method
     return content
 
 
