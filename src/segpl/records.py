@@ -157,7 +157,6 @@ def _reject_unknown_keys(path: Path, content: Any, known: Any) -> None:
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Format rows as CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -54,7 +54,6 @@ class Run:
     is_finished: bool = True
 
     def __repr__(self) -> str:
-        """A description for people."""
         plan, split, config = self.plan, self.split, self.config
         patch = "x".join(map(str, plan.patch))
         spacing = " x ".join(f"{size:g}" for size in plan.spacing)

@@ -31,8 +31,6 @@ PLANNED_FROM = ("data.subject", "data.plan", "train.batch", "network.name")
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """One run to train and score."""
-
     dataset: str
     label: str
     seed: int

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segpl.data.cache import Volume, load_volumes
+from segpl.data.cache import load_volumes
 from segpl.data.masks import largest_note
 from segpl.display import bar, say
 from segpl.engine.folder import RunFolder
@@ -59,10 +59,11 @@ def stress(
     for one in tested:
         warn_of_training_cases(one)
     with bar("preprocessing cases", sum(len(one.cases) for one in tested)) as advance:
-        scorers = [
-            StressScorer(out / TABLE, rows, one, settings, prepare_volumes(one, advance))
-            for one in tested
-        ]
+        scorers = []
+        for one in tested:
+            cases, names = list(one.cases), [case.name for case in one.cases]
+            volumes = load_volumes(cases, one.run.plan, labeled=names, advance=advance)
+            scorers.append(StressScorer(out / TABLE, rows, one, settings, volumes))
     with bar("predicting", sum(map(len, scorers))) as advance:
         for scorer, window_plans in zip(scorers, plans, strict=True):
             scorer.measure(window_plans, advance)
@@ -88,11 +89,6 @@ def warn_of_training_cases(tested: StressedRun) -> None:
             "scans.",
             style="yellow",
         )
-
-
-def prepare_volumes(tested: StressedRun, advance: Callable[[], None]) -> list[Volume]:
-    names = [case.name for case in tested.cases]
-    return load_volumes(list(tested.cases), tested.run.plan, labeled=names, advance=advance)
 
 
 def open_table(

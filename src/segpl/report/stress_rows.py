@@ -32,7 +32,6 @@ class StressRow:
 
 
 def read_stress(path: Path) -> list[StressRow]:
-    """Rows of a `stress.csv`."""
     if not path.is_file():
         raise MissingFileError(f"{path} is not a file. Pass the stress.csv of `segpl stress`.")
     remedy = "Delete the file, and write it again with `segpl stress`."

@@ -114,7 +114,6 @@ def measure_machine(config: Config, device: torch.device) -> Figures:
 
 
 def facts_of(config: Config, workload: Workload) -> Figures:
-    """Conditions of a measurement."""
     plan = workload.plan
     return {
         "setting": workload.name,

@@ -55,7 +55,6 @@ class RayEngine(Engine):
         return min(room, self.options.jobs or room)
 
     def nodes(self) -> list[dict[str, float]]:
-        """The resources of every node."""
         with self.connected() as ray:
             return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 

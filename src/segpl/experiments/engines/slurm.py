@@ -77,7 +77,6 @@ class SlurmEngine(Engine):
         return self.options.jobs
 
     def script(self, tasks: Sequence[Task]) -> str:
-        """The batch script of these tasks."""
         executor = self.executor(tasks)
         if len(tasks) > 1:
             executor.parameters["map_count"] = min(len(tasks), MAX_ARRAY)
@@ -221,7 +220,6 @@ def require_slurm() -> None:
 
 
 def call_slurm(command: Sequence[str], text: str = "") -> str:
-    """The output of a Slurm command."""
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     if done.returncode:
         words = without_prefix(done.stderr)

@@ -32,8 +32,6 @@ MIN_BIN = 20  # voxels in a bin that is drawn
 
 @dataclass(frozen=True, slots=True)
 class CaseCalibration:
-    """Calibration of one prediction."""
-
     measures: dict[str, float]  # by their title in the table
     reliability: Reliability
     retention: Retention
