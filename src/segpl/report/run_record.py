@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from segpl.data.case import Dataset
 from segpl.data.layouts import read_dataset
@@ -24,11 +24,12 @@ from segpl.evaluate.scores import Score, with_percentages
 from segpl.evaluate.statistics import mean_by_key
 from segpl.evaluate.validation import ValidationRow, read_validation
 from segpl.files import RESTORE
-from segpl.records import convert_record, flat_items, read_record, read_toml
+from segpl.records import flat_items, read_record, read_toml
 from segpl.report.run_scores import current_predictions, current_scores
 
 Value = TypeVar("Value")
 UNREADABLE = (UserError, OSError)
+RELIED_ON = {"method.name": str, "data.path": str, "train.seed": int, "train.steps": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,12 @@ class RunRecord:
 
     @property
     def seed(self) -> int:
-        return int(self.settings.get("train.seed", 0))
+        return int(self.settings["train.seed"])
 
     @property
     def dataset(self) -> str:
         """Folder of the data."""
-        return str(self.settings.get("data.path", ""))
+        return str(self.settings["data.path"])
 
     def open_dataset(self) -> Dataset:
         """The dataset of the run as it is now, including the labels of `data.labels`."""
@@ -167,35 +168,19 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
     )
 
 
-class _Method(TypedDict):
-    name: str
-
-
-class _Data(TypedDict, total=False):
-    path: str
-
-
-class _Train(TypedDict, total=False):
-    seed: int
-    steps: int
-
-
-class _Config(TypedDict):
-    """The settings that a report relies on."""
-
-    method: _Method
-    data: NotRequired[_Data]
-    train: NotRequired[_Train]
-
-
 def read_settings(folder: RunFolder) -> dict[str, Any]:
     """Every setting of a run by its full name. A run saves all of them, defaults included."""
     path = folder.config
     if not path.is_file():
         raise InputError(f"{folder.path} is not a run folder: it has no config.toml.")
-    content = read_toml(path)
-    convert_record(content, _Config, path)
-    return dict(flat_items(content))
+    settings = dict(flat_items(read_toml(path)))
+    for name, kind in RELIED_ON.items():
+        if type(settings.get(name)) is not kind:
+            raise InputError(
+                f"{path} cannot be used: {name} is {settings.get(name)!r}, which is not the "
+                f"setting of a run. {RESTORE}"
+            )
+    return settings
 
 
 def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
@@ -215,7 +200,7 @@ def reason(error: BaseException) -> str:
 def _folds(folder: RunFolder, settings: Mapping[str, Any]) -> list[FoldScore]:
     """Cross-validation scores; empty without the file. Folds with other steps are an error."""
     rows = read_fold_scores(folder.folds, RESTORE)
-    steps = settings.get("train.steps")
+    steps = settings["train.steps"]
     if any(row.step != steps for row in rows):
         raise InputError(
             f"{folder.folds.name} is from folds with other --steps than this run ({steps}). Resume "

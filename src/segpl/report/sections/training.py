@@ -99,8 +99,9 @@ def cost_section(found: RunCollection) -> Section:
     rows = []
     for label in found.labels:
         runs = found.of(label)
-        steps = [int(run.settings.get("train.steps", 0)) for run in runs]
-        per_step = [1000 * run.seconds / n for run, n in zip(runs, steps, strict=True) if n]
+        per_step = [
+            1000 * run.seconds / steps for run in runs if (steps := run.settings["train.steps"])
+        ]
         peaks = [run.peak_bytes / GIB for run in runs if run.peak_bytes > 0]
         weights = max(run.parameters for run in runs)
         rows.append(
