@@ -44,13 +44,7 @@ from segpl.settings import (
     setting_changes,
     with_overrides,
 )
-from segpl.training_time import (
-    budget_of_new_run,
-    default_budget,
-    steps_within,
-    time_budget,
-    with_steps,
-)
+from segpl.training_time import budget_of_run, steps_within, time_budget, with_steps
 from segpl.validate.agreement import network_agreement
 from segpl.validate.postprocessing import (
     label_components,
@@ -129,7 +123,7 @@ def train(
     )
     folder = RunFolder(new_folder(content) if out is None else Path(out))
     with claim_folder(folder, content, resume=resume, source=config) as resolved:
-        budget = budget or default_budget(content, resolved.train.device)
+        budget = budget_of_run(budget, content, resolved, folder, quiet=quiet)
         return train_config(resolved, folder, budget=budget, processes=processes, quiet=quiet)
 
 
@@ -144,18 +138,17 @@ def train_config(
     config: Config,
     folder: RunFolder,
     *,
-    budget: Budget | None = None,
-    processes: Processes = ALONE,
-    quiet: bool = False,
+    budget: Budget | None,
+    processes: Processes,
+    quiet: bool,
 ) -> Run:
     """Train with `config` in a new folder, or resume the run in `folder`.
 
-    With a `budget`, a new run takes the number of steps that fits into it. The other `processes`
+    With a `budget`, the run takes the number of steps that fits into it. The other `processes`
     call `follow`.
     """
     limit_threads()
     is_new = not folder.config.exists()
-    budget = budget_of_new_run(budget, config, folder, quiet=quiet)
     with folder.undo_on_error():
         run, inputs = prepare_run(config, folder, processes=processes, quiet=quiet)
         if not quiet:

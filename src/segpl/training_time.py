@@ -47,13 +47,18 @@ def has_steps(settings: Mapping[str, Any]) -> bool:
     return isinstance(given, Mapping) and "steps" in given
 
 
-def budget_of_new_run(
-    budget: Budget | None, config: Config, folder: RunFolder, *, quiet: bool
+def budget_of_run(
+    budget: Budget | None,
+    settings: Mapping[str, Any],
+    config: Config,
+    folder: RunFolder,
+    *,
+    quiet: bool,
 ) -> Budget | None:
-    """The budget of a new run; None for a resumed run, which keeps its number of steps."""
-    if budget is None or not folder.config.exists():
-        return budget
-    if not quiet and not budget.is_default:
+    """The given budget of a new run or its default; a resumed run keeps its number of steps."""
+    if not folder.config.exists():
+        return budget or default_budget(settings, config.train.device)
+    if budget is not None and not quiet:
         say(
             f"note: {folder.path} keeps its {count_noun(config.train.steps, 'step')}, because "
             "--time applies to new runs only. To train it longer, use --steps."

@@ -36,13 +36,7 @@ from segpl.report.tables import Table
 from segpl.run import Run, load_run
 from segpl.settings import Config, claim_folder, gather_settings, resumed_config, with_overrides
 from segpl.training import build_trainer, memory_advice, prepare_run, train, write_description
-from segpl.training_time import (
-    budget_of_new_run,
-    default_budget,
-    steps_within,
-    time_budget,
-    with_steps,
-)
+from segpl.training_time import budget_of_run, steps_within, time_budget, with_steps
 
 HELD_OUT = "validation"  # folder of the masks of held-out cases
 NOTABLE = 0.01  # gain in mean Dice at an earlier step that is worth reporting
@@ -191,8 +185,7 @@ def cross_validate(
     ) as resolved:
         splits = fold_splits(resolved, folds, fold)  # checked before anything is written
         with folder.undo_on_error():
-            budget = budget or default_budget(content, resolved.train.device)
-            budget = budget_of_new_run(budget, resolved, folder, quiet=quiet)
+            budget = budget_of_run(budget, content, resolved, folder, quiet=quiet)
             run = prepare_folds(resolved, folder, splits, budget, quiet=quiet)
             if budget is not None and fold is None and not quiet:
                 total = budget.times(folds)
