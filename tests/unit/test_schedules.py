@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from segpl.schedules import linear_ramp, polynomial_decay, sigmoid_ramp
+from segpl.schedules import linear_ramp, sigmoid_ramp
 
 
 @pytest.mark.parametrize(
@@ -19,16 +19,6 @@ def test_linear_ramp_of_length_zero_is_a_step(progress, value):
 
 def test_linear_ramp_that_ends_at_zero_is_always_one():
     assert linear_ramp(0.0, begin=0.0, end=0.0) == 1
-
-
-def test_decay_falls_from_one_to_zero():
-    assert polynomial_decay(0.0) == 1
-    assert polynomial_decay(1.0) == 0
-    assert polynomial_decay(0.5, power=2) == pytest.approx(0.25)
-
-
-def test_decay_of_power_zero_is_constant():
-    assert [polynomial_decay(t, power=0) for t in (0.0, 0.5, 1.0)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ from segpl.engine.meter import Meter
 from segpl.engine.step import optimizer_for, take_step
 from segpl.errors import InputError, require_range, unknown
 from segpl.methods.base import Method
-from segpl.schedules import polynomial_decay
 from segpl.types import Batch, StepOutput
 
 MOST_STEPS = 10**9
@@ -101,8 +100,8 @@ class TrainSettings:
             )
 
     def lr_at(self, step: int) -> float:
-        """Learning rate after `step` steps."""
-        return self.lr * polynomial_decay(step / self.steps, power=self.lr_decay)
+        """Learning rate after `step` steps: a polynomial that falls to 0 at the last one."""
+        return float(self.lr * (1 - step / self.steps) ** self.lr_decay)
 
     @property
     def validation_interval(self) -> int:
