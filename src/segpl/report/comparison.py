@@ -12,8 +12,8 @@ from segpl.evaluate.statistics import (
     SIGNIFICANCE,
     BySeed,
     Difference,
+    case_means,
     compare_with,
-    estimate,
     smallest_p,
 )
 from segpl.report.tables import Table, interval, mean_and_std, mean_of, p_text, signed_number
@@ -76,7 +76,7 @@ def significantly_best(
     scores: Mapping[str, BySeed], direction: Literal["high", "low"] = "high"
 ) -> str | None:
     """The method that is significantly better than every other one; None without one."""
-    means = {label: estimate(values, samples=1).mean for label, values in scores.items() if values}
+    means = {label: mean_of(seed_means(values)) for label, values in scores.items() if values}
     if len(means) < 2:
         return None
     best = (max if direction == "high" else min)(means, key=lambda label: means[label])
@@ -94,13 +94,13 @@ def comparison_table(
     """
     others = {label: values for label, values in scores.items() if label != reference}
     found = compare_with(scores[reference], others)
-    rows = [[reference, _dice(scores[reference]), *[""] * 4]]
+    rows = [[reference, mean_and_std(seed_means(scores[reference])), *[""] * 4]]
     for label, each in found.items():
         known = each.estimate
         rows.append(
             [
                 label,
-                _dice(scores[label]),
+                mean_and_std(seed_means(scores[label])),
                 signed_number(known.mean) if known.cases else "-",
                 interval(known.low, known.high, signed=True),
                 f"{each.higher} of {known.cases}" if known.cases else "-",
@@ -108,7 +108,7 @@ def comparison_table(
             ]
         )
     seeds = max((len(values) for values in scores.values()), default=0)
-    count = max((estimate(values, samples=1).cases for values in scores.values()), default=0)
+    count = max((len(case_means(values)) for values in scores.values()), default=0)
     notes = [
         f"Mean{' ± standard deviation' if seeds > 1 else ''} over {count_noun(seeds, 'seed')}, "
         f"{count_noun(count, f'{cases} case')}. Difference from {reference}; bold if significant.",
@@ -126,5 +126,6 @@ def comparison_table(
     )
 
 
-def _dice(values: BySeed) -> str:
-    return mean_and_std([mean_of(cases.values()) for cases in values.values()])
+def seed_means(values: BySeed) -> list[float]:
+    """The mean over cases of each seed."""
+    return [mean_of(cases.values()) for cases in values.values()]

@@ -19,10 +19,10 @@ from segpl.evaluate.uncertainty import (
     questions,
     reliability,
 )
-from segpl.report.comparison import significantly_best
+from segpl.report.comparison import seed_means, significantly_best
 from segpl.report.figures import INK, draw_line, legend_below, make_plain, panel
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
-from segpl.report.tables import Table, mean_and_std, mean_of
+from segpl.report.tables import Table, mean_and_std
 
 MAX_VOXELS = 500_000  # per case; more are thinned out evenly
 CURVE_POINTS = 50
@@ -103,7 +103,7 @@ def calibration_table(found: Calibrations) -> Table:
             for label, seeds in found.items()
         }
         for row, seeds in zip(rows, values.values(), strict=True):
-            row.append(mean_and_std([mean_of(cases.values()) for cases in seeds.values()], 4))
+            row.append(mean_and_std(seed_means(seeds), 4))
         if best := significantly_best(values, "low"):
             bold.add((labels.index(best), column))
     return Table(
