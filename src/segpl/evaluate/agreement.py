@@ -54,22 +54,22 @@ def agreement_summary(record: NetworkAgreement) -> str:
             f"Agreement on unlabeled cases was not measured: {record.too_large} of them would take "
             "too long. Raise train.agreement to allow more time."
         )
-    count = len(record.cases)
-    agreement = _agreement(record)
+    count, networks = len(record.cases), record.networks
+    who = " and ".join(networks) if len(networks) == 2 else f"the {len(networks)} networks"
+    agreement = _lowest_and_mean(  # empty for a single network
+        who + " agree on {name} with Dice {value:.2f}",
+        {name: one.agreement for name, one in record.classes.items()},
+    )
     confidence = _lowest_and_mean(
         "{name} is predicted with a mean probability of {value:.2f}",
         {name: one.confidence for name, one in record.classes.items()},
     )
-    findings = [
-        agreement,
-        confidence,
-        *(
-            f"{join_names(names)} {'was' if len(names) == 1 else 'were'} found in "
-            f"{found or 'none'} of them"
-            for found, names in _by_found(record).items()
-            if found < count
-        ),
-    ]
+    findings = [agreement, confidence]
+    for found in dict.fromkeys(one.found for one in record.classes.values()):
+        if found < count:
+            names = [name for name, one in record.classes.items() if one.found == found]
+            verb = "was" if len(names) == 1 else "were"
+            findings.append(f"{join_names(names)} {verb} found in {found or 'none'} of them")
     text = f"On {count_noun(count, 'unlabeled case')}: "
     text += "; ".join(filter(None, findings)) + "."
     if record.threshold is not None:
@@ -79,25 +79,6 @@ def agreement_summary(record: NetworkAgreement) -> str:
         )
     note = NOTE if agreement else SINGLE_NETWORK_NOTE if confidence else ""
     return f"{text} {note}".rstrip()
-
-
-def _by_found(record: NetworkAgreement) -> dict[int, list[str]]:
-    """Classes by the number of cases in which they were found."""
-    groups: dict[int, list[str]] = {}
-    for name, one in record.classes.items():
-        groups.setdefault(one.found, []).append(name)
-    return groups
-
-
-def _agreement(record: NetworkAgreement) -> str:
-    names = record.networks
-    if len(names) == 1:
-        return ""
-    who = " and ".join(names) if len(names) == 2 else f"the {len(names)} networks"
-    return _lowest_and_mean(
-        who + " agree on {name} with Dice {value:.2f}",
-        {name: one.agreement for name, one in record.classes.items()},
-    )
 
 
 def _lowest_and_mean(sentence: str, values: Mapping[str, float | None]) -> str:
