@@ -65,7 +65,7 @@ def predict_for_report(record: RunRecord, *, device: str, quiet: bool) -> None:
     if split is None:
         return  # the report says why
     is_new = not any((path / name).exists() for name in MASK_FOLDERS)
-    unlabeled = [name for name in split.unlabeled or split.validation if name not in split.labeled]
+    unlabeled = split.unlabeled or split.validation
     if set(record.predicted) & set(split.test):
         score_masks(path / "predictions", record.open_dataset(), path / "scores.csv")
     elif is_new and split.test:

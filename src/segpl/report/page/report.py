@@ -179,11 +179,6 @@ def warnings_of(found: RunCollection) -> list[str]:
             "The runs were not tested on the same cases. Differences use only the cases that two "
             "methods share; the means in the tables are over different cases."
         )
-    leaked = [
-        run.name for run in found.runs if run.split and set(run.split.test) & set(run.split.labeled)
-    ]
-    if leaked:
-        warnings.append(f"{', '.join(leaked)} trained on test cases.")
     return warnings
 
 
