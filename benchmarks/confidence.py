@@ -1,6 +1,6 @@
 """Compare the confidence of masks with their Dice, before and after calibration.
 
-python benchmarks/confidence.py default/*/runs/*
+python benchmarks/confidence.py --runs default/*/runs/*
 
 Five random test cases at a time calibrate the confidence of the others. They stand for the cases
 that cross-validation holds out.
@@ -65,7 +65,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("runs", type=Path, nargs="+", help="runs of `segpl compare`")
+    parser.add_argument(
+        "--runs", type=Path, nargs="+", required=True, help="runs of `segpl compare`"
+    )
     groups: dict[str, list[Errors]] = {}
     for path in parser.parse_args().runs:
         label = f"{path.parents[1].name}, {path.name.rsplit('-', 2)[0]}"  # without seed and hash

@@ -836,8 +836,8 @@ def test_ct_with_channels_and_a_cross_validated_round(segpl, tmp_path, monkeypat
     tiny = ("--method", "supervised", *QUICK, "--set", "network.width=4")
     answer = segpl("train", data, *tiny, "--folds", 2, "--out", run)
     assert answer.code == 0, answer.err
-    scores = "2,0,c0,organ,0.3\n2,1,c1,organ,0.5\n"
-    RunFolder(run).folds.write_text(f"step,fold,case,class,dice\n{scores}")
+    scores = "2,0,c0,organ,0.3,0.9\n2,1,c1,organ,0.5,0.9\n"
+    RunFolder(run).folds.write_text(f"step,fold,case,class,dice,confidence\n{scores}")
 
     def shades() -> tuple[int, int]:
         """The gray values of air and tissue in the axial plane."""

@@ -110,10 +110,11 @@ def fake_run(path: Path, *, steps: int, taken: int, dice: list[float] | None = N
     Split(names, (), (), (), ()).write(folder.split)
     if dice:
         rows = "".join(
-            f"{steps},0,{name},organ,{value - 0.01}\n{steps},0,{name},vessel,{value + 0.01}\n"
+            f"{steps},0,{name},{class_name},{value + change},0.9\n"
             for name, value in zip(names, dice, strict=True)
+            for class_name, change in (("organ", -0.01), ("vessel", 0.01))
         )
-        write_text(folder.folds, f"step,fold,case,class,dice\n{rows}")
+        write_text(folder.folds, f"step,fold,case,class,dice,confidence\n{rows}")
 
 
 def test_first_round_trains_the_dataset_with_the_options(tmp_path, monkeypatch):

@@ -97,7 +97,7 @@ def review_table(
 def confidence_note(calibration: Calibration | None) -> str:
     if calibration is None:
         return (
-            "Confidence is the Dice that the network expects. It is usually too high; "
+            "Confidence is the Dice that the network expects. It is often too high; "
             "cross-validation (--folds) corrects it."
         )
     cases = count_noun(calibration.cases, "held-out case")

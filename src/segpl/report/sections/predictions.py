@@ -17,7 +17,7 @@ def predictions_section(found: RunCollection) -> Section:
         "Predictions without labels",
         text=(
             "Cases to review first are at the top. Confidence is the Dice that the network "
-            "expects, not a measured score. It is usually too high unless the run was "
+            "expects, not a measured score. It is often too high unless the run was "
             "cross-validated.",
         ),
         tables=tuple(
