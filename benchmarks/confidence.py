@@ -40,9 +40,10 @@ def read_run(path: Path) -> dict[str, list[FoldScore]]:
         raise SystemExit(f"{path} contains no predictions.")
     found: dict[str, list[FoldScore]] = {}
     for score in read_scores(path / "scores.csv"):
-        confidence = manifest.files[score.case].summary.classes[score.class_name].confidence
-        row = FoldScore(0, 0, score.case, score.class_name, score.value, confidence)
-        if score.metric == "dice" and np.isfinite(score.value):
+        summary = manifest.files[score.case].summary
+        confidence = summary.classes[score.class_name].confidence if summary else None
+        if score.metric == "dice" and np.isfinite(score.value) and confidence is not None:
+            row = FoldScore(0, 0, score.case, score.class_name, score.value, confidence)
             found.setdefault(score.class_name, []).append(row)
     return found
 

@@ -22,6 +22,7 @@ from segpl.data.cache import load_volumes
 from segpl.data.case import Dataset
 from segpl.data.plan import Plan
 from segpl.data.split import Split
+from segpl.engine.distributed import ALONE
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.statistics import compare_with, estimate
@@ -80,7 +81,7 @@ class Simulation:
         elif not Split.read(folder.split).has_same_cases(split):
             raise InputError(f"{folder.path} was trained on other cases. Choose another --out.")
         if not (folder.path / SCORES).exists():
-            train_config(self.config, folder, quiet=True)
+            train_config(self.config, folder, budget=None, processes=ALONE, quiet=True)
         return load_run(folder.path, device=self.config.train.device, quiet=True)
 
     def score(self, run: Run) -> Scores:

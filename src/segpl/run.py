@@ -177,11 +177,16 @@ class Run:
         return ScanJudge(record, self.method.predictors()[0], self.plan, weights)
 
     def confidence_calibration(self) -> Calibration | None:
-        """From the cross-validation of this run, if it took as many steps."""
-        remedy = "Delete it to predict without calibrated confidence."
-        rows = read_fold_scores(self.folder.folds, remedy)
-        steps = self.config.train.steps
-        return calibrate([row for row in rows if row.step == steps])
+        """From the cross-validation of this run, which scored last checkpoints of equal length."""
+        if not self.is_finished or self.checkpoint != "last":
+            return None
+        try:
+            rows = read_fold_scores(self.folder.folds)
+        except InputError as error:
+            if not self.quiet:
+                say(f"note: the confidence is not calibrated. {error}", style="yellow")
+            return None
+        return calibrate([row for row in rows if row.step == self.config.train.steps])
 
     def other_runs(self, ensemble: Sequence[Run] | None, *, fast: bool) -> Sequence[Run]:
         """The runs to average with."""

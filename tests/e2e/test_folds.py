@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +92,29 @@ def test_held_out_cases_calibrate_the_confidence_of_the_run(segpl, made, run, tm
     image = np.asarray(Image.open(images / f"{case}.png"))
     in_memory = load_run(run, quiet=True).predict_array(image)
     assert in_memory.summary.confidence == pytest.approx(value, rel=1e-4)
-    # samples are less confident than the folds
-    assert predict("run", "--samples", 2, "--overwrite") != after
+    # unlike the held-out cases
+    for options in (("--samples", 2), ("--fast",)):
+        assert predict("run", *options, "--overwrite") != after
+
+
+def test_confidence_is_calibrated_only_for_the_checkpoint_and_length_of_the_folds(run, copy):
+    assert load_run(run).confidence_calibration().cases == 3
+    assert replace(load_run(run), checkpoint="best").confidence_calibration() is None
+    assert replace(load_run(run), is_finished=False).confidence_calibration() is None
+    longer = (copy / "folds.csv").read_text().replace("\n6,", "\n9,")
+    (copy / "folds.csv").write_text(longer)
+    assert load_run(copy).confidence_calibration() is None
+
+
+def test_a_damaged_table_of_folds_does_not_stop_predictions(segpl, made, copy, tmp_path):
+    (copy / "folds.csv").write_text("step,fold,case,class,dice\n6,0,a,foreground,0.5\n")
+    image = next((made / "data" / "labeled" / "imgs").iterdir())
+    answer = segpl("predict", copy, image, "--out", tmp_path / "out")
+    assert answer.code == 0, answer.err
+    assert "the confidence is not calibrated" in answer.err + answer.out
+    answer = segpl("train", "--out", copy, "--resume", "--folds", COUNT)
+    assert answer.code == 0, answer.err
+    assert load_run(copy).confidence_calibration().cases == 3
 
 
 def test_folds_do_not_change_the_run_itself(made):

@@ -15,7 +15,8 @@ LOW_CONFIDENCE = 0.7
 UNUSUAL_FROM = 3.5
 LEAST_SPREAD = 0.15  # standard deviation of log volume; smaller differences are never unusual
 FEWEST_VOLUMES = 8  # to judge whether one is unusual
-MOST_CERTAIN = 0.999  # a confidence has finite log odds
+MOST_CERTAIN = 1 - 1e-6  # a confidence has finite log odds
+LARGEST_SHIFT = 20.0  # of log odds
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Calibration:
 def shifted(confidence: float, shift: float) -> float:
     """The confidence with shifted log odds."""
     bounded = min(max(confidence, 1 - MOST_CERTAIN), MOST_CERTAIN)
+    shift = min(max(shift, -LARGEST_SHIFT), LARGEST_SHIFT)
     return 1 / (1 + (1 - bounded) / bounded * math.exp(-shift))
 
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segpl.data.summary import Calibration, shifted
+from segpl.data.summary import LARGEST_SHIFT, Calibration, shifted
 from segpl.records import read_table
 
 FOLD_COLUMNS = ("step", "fold", "case", "class", "dice", "confidence")
 FEWEST_CASES = 3  # held-out cases of a class that are needed to calibrate its confidence
-LARGEST_SHIFT = 10.0  # of the log odds
 HALVINGS = 40
 
 
@@ -28,23 +27,25 @@ class FoldScore:
     confidence: float = math.nan  # expected Dice of the mask, not calibrated; nan: unknown
 
 
-def read_fold_scores(path: Path, remedy: str) -> list[FoldScore]:
-    """Every row of `folds.csv`; an empty list if the file does not exist."""
+def read_fold_scores(path: Path) -> list[FoldScore]:
+    """Every row of the `folds.csv` of a run; an empty list if the file does not exist."""
+    remedy = f"Write it again with `segpl train --out {path.parent} --resume --folds N`."
     return read_table(path, FoldScore, FOLD_COLUMNS, remedy) if path.exists() else []
 
 
 def calibrate(rows: Sequence[FoldScore]) -> Calibration | None:
     """How to correct the confidence of each class; None with too few held-out cases."""
-    known = [row for row in rows if math.isfinite(row.dice) and math.isfinite(row.confidence)]
     by_class: dict[str, list[FoldScore]] = {}
-    for row in known:
-        by_class.setdefault(row.class_name, []).append(row)
+    for row in rows:
+        if 0 <= row.dice <= 1 and 0 <= row.confidence <= 1:  # neither is nan
+            by_class.setdefault(row.class_name, []).append(row)
+    known = {name: own for name, own in by_class.items() if len(own) >= FEWEST_CASES}
     shifts = {
         name: fit_shift([row.confidence for row in own], [row.dice for row in own])
-        for name, own in by_class.items()
-        if len(own) >= FEWEST_CASES
+        for name, own in known.items()
     }
-    return Calibration(len({row.case for row in known}), shifts) if shifts else None
+    cases = {row.case for own in known.values() for row in own}
+    return Calibration(len(cases), shifts) if shifts else None
 
 
 def fit_shift(confidence: Sequence[float], dice: Sequence[float]) -> float:

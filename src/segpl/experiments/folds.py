@@ -333,8 +333,8 @@ def held_out_scores(fold: Fold, number: int) -> list[FoldScore]:
     summaries = manifest.summaries if manifest else {}
 
     def confidence(case: str, name: str) -> float:
-        known = summaries[case].classes[name].confidence if case in summaries else None
-        return math.nan if known is None else known
+        found = summaries[case].classes.get(name) if case in summaries else None
+        return math.nan if found is None or found.confidence is None else found.confidence
 
     return [
         FoldScore(step, number, case, name, score.value, confidence(case, name))

@@ -215,7 +215,7 @@ def train_settings(folder: RunFolder) -> TrainSettings:
 
 def case_dice(folder: RunFolder) -> dict[str, float]:
     """Dice of each case in a cross-validation; empty without one."""
-    rows = read_fold_scores(folder.folds, "Cross-validate again.")
+    rows = read_fold_scores(folder.folds)
     return mean_by_key((row.case, row.dice) for row in rows)
 
 

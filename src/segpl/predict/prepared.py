@@ -105,7 +105,7 @@ def prepare_runs(
         first.scan_judge(),
         largest,
         needs_maps,
-        # the folds predict one by one and without samples, which are less confident
-        calibration=None if samplers else first.confidence_calibration(),
+        # held-out cases are predicted by a single run with mirrored views
+        calibration=None if samplers or fast else first.confidence_calibration(),
     )
     return PreparedRun(runs, infer, sampling_note(runs, samplers, fast=fast))

@@ -29,7 +29,11 @@ from segpl.report.run_scores import current_predictions, current_scores
 
 Value = TypeVar("Value")
 UNREADABLE = (UserError, OSError)
-RELIED_ON = {"method.name": str, "data.path": str, "train.seed": int, "train.steps": int}
+# settings that a report relies on
+RELIED_ON = {
+    **dict.fromkeys(("method.name", "data.path"), (str, "text")),
+    **dict.fromkeys(("train.seed", "train.steps"), (int, "a whole number")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +178,11 @@ def read_settings(folder: RunFolder) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{folder.path} is not a run folder: it has no config.toml.")
     settings = dict(flat_items(read_toml(path)))
-    for name, kind in RELIED_ON.items():
+    for name, (kind, words) in RELIED_ON.items():
         if type(settings.get(name)) is not kind:
             raise InputError(
-                f"{path} cannot be used: {name} is {settings.get(name)!r}, which is not the "
-                f"setting of a run. {RESTORE}"
+                f"{path} cannot be used: {name} is {settings.get(name)!r}, but must be "
+                f"{words}. {RESTORE}"
             )
     return settings
 
@@ -199,7 +203,7 @@ def reason(error: BaseException) -> str:
 
 def _folds(folder: RunFolder, settings: Mapping[str, Any]) -> list[FoldScore]:
     """Cross-validation scores; empty without the file. Folds with other steps are an error."""
-    rows = read_fold_scores(folder.folds, RESTORE)
+    rows = read_fold_scores(folder.folds)
     steps = settings["train.steps"]
     if any(row.step != steps for row in rows):
         raise InputError(

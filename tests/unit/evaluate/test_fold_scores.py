@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from segpl.data.summary import CaseSummary, ClassSummary, shifted
+from segpl.data.summary import LARGEST_SHIFT, CaseSummary, ClassSummary, shifted
 from segpl.evaluate.fold_scores import FoldScore, calibrate, fit_shift
 
 
@@ -35,9 +35,15 @@ def test_a_constant_shift_is_recovered(shift):
 
 def test_the_order_of_cases_stays():
     rows = scores([0.4, 0.3, 0.5])
-    found = [corrected(rows, one) for one in (0.5, 0.9, 0.99, 0.995)]
+    found = [corrected(rows, one) for one in (0.5, 0.9, 0.99, 0.9995, 0.9999)]
     assert found == sorted(found)
-    assert len(set(found)) == 4
+    assert len(set(found)) == 5
+
+
+def test_scores_outside_0_to_1_of_an_edited_file_do_not_count():
+    assert calibrate(scores([0.5, 0.5, 1e308])) is None
+    assert calibrate(scores([0.5] * 3, [0.5, 0.5, -1.0])) is None
+    assert shifted(0.5, -1e4) == shifted(0.5, -LARGEST_SHIFT)
 
 
 @pytest.mark.parametrize("dice", [0.0, 1.0])
@@ -48,7 +54,8 @@ def test_extreme_scores_give_a_confidence_from_0_to_1(dice, confidence):
 
 
 def test_classes_are_corrected_separately_and_only_with_three_held_out_cases():
-    rows = scores([0.5] * 3) + scores([0.1, 0.1], name="rare")
+    rare = scores([0.1] * 5, [0.9] * 5, name="rare")[3:]  # cases 3 and 4
+    rows = scores([0.5] * 3) + rare
     assert corrected(rows, 0.9) < 0.9
     assert corrected(rows, 0.9, "rare") == 0.9
     assert calibrate(rows).cases == 3

@@ -97,8 +97,8 @@ def review_table(
 def confidence_note(calibration: Calibration | None) -> str:
     if calibration is None:
         return (
-            "Confidence is the Dice that the network expects. It is often too high; "
-            "cross-validation (--folds) corrects it."
+            "Confidence is the Dice that the network expects. It is not calibrated, and often too "
+            "high."
         )
     cases = count_noun(calibration.cases, "held-out case")
     return f"Confidence is the expected Dice, calibrated on {cases}."

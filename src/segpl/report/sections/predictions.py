@@ -17,8 +17,8 @@ def predictions_section(found: RunCollection) -> Section:
         "Predictions without labels",
         text=(
             "Cases to review first are at the top. Confidence is the Dice that the network "
-            "expects, not a measured score. It is often too high unless the run was "
-            "cross-validated.",
+            "expects, not a measured score. It is often too high, unless `segpl predict` "
+            "calibrated it.",
         ),
         tables=tuple(
             NamedTable(
