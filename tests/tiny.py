@@ -94,7 +94,7 @@ def predict_jobs(
         judge,
         tuple(largest),
         probabilities,
-        calibration=calibration,
+        calibration=calibration or Calibration(),
     )
     return predictor.predict_jobs(jobs, infer, out, **options)
 

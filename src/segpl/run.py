@@ -176,16 +176,16 @@ class Run:
         weights = self.folder.weights_hash(self.checkpoint)
         return ScanJudge(record, self.method.predictors()[0], self.plan, weights)
 
-    def confidence_calibration(self) -> Calibration | None:
+    def confidence_calibration(self) -> Calibration:
         """From the cross-validation of this run, which scored last checkpoints of equal length."""
         if not self.is_finished or self.checkpoint != "last":
-            return None
+            return Calibration()
         try:
             rows = read_fold_scores(self.folder.folds)
         except InputError as error:
             if not self.quiet:
                 say(f"note: the confidence is not calibrated. {error}", style="yellow")
-            return None
+            return Calibration()
         return calibrate([row for row in rows if row.step == self.config.train.steps])
 
     def other_runs(self, ensemble: Sequence[Run] | None, *, fast: bool) -> Sequence[Run]:

@@ -13,6 +13,9 @@ import pytest
 import torch
 from conftest import make_dataset
 
+from segpl.data.manifest import Manifest, PredictedCase, write_manifest
+from segpl.data.summary import CaseSummary, ClassSummary, shifted
+from segpl.evaluate.scores import Score, write_scores
 from segpl.experiments.experiment import make_experiment
 from segpl.methods.bpl_mix import BPLMix
 from segpl.records import read_toml
@@ -61,6 +64,28 @@ def test_evidence_page_has_the_command_of_every_experiment():
         ]
         assert commands
         assert [command for command in commands if command not in text] == []
+
+
+def test_confidence_is_compared_with_dice_before_and_after_calibration(
+    tmp_path, monkeypatch, capsys
+):
+    """All masks are too confident by the same shift, which any five cases reveal."""
+    run = tmp_path / "data" / "runs" / "bpl-mix-0-abcd"
+    confidence = np.linspace(0.8, 0.98, 12).tolist()
+    summaries = [CaseSummary("ml", {"x": ClassSummary(1.0, value)}) for value in confidence]
+    files = {
+        f"c{n}": PredictedCase((), f"c{n}.nii.gz", summary=one) for n, one in enumerate(summaries)
+    }
+    write_manifest(run / "predictions", Manifest({"background": 0, "x": 1}, files=files))
+    dice = [shifted(value, -1.5) for value in confidence]
+    write_scores(
+        run / "scores.csv", [Score(f"c{n}", "x", "dice", value) for n, value in enumerate(dice)]
+    )
+    monkeypatch.setattr(sys, "argv", ["confidence.py", "--runs", str(run)])
+    runpy.run_path(str(BENCHMARKS / "confidence.py"), run_name="__main__")
+    means = [np.mean(confidence), np.mean(dice), np.mean(confidence) - np.mean(dice), 0.0]
+    numbers = " | ".join(f"{value:.3f}" for value in means)
+    assert f"| data, bpl-mix | {numbers} |" in capsys.readouterr().out
 
 
 def test_fair_comparison_trains_every_method_with_the_same_learning_rates():

@@ -15,7 +15,7 @@ from PIL import Image
 import segpl as library
 from segpl import assembly
 from segpl.data import sampler
-from segpl.data.summary import shifted
+from segpl.data.summary import Calibration, shifted
 from segpl.engine.folder import RunFolder
 from segpl.evaluate.fold_scores import fit_shift
 from segpl.experiments.scoring import predict_missing, score_run
@@ -99,11 +99,11 @@ def test_held_out_cases_calibrate_the_confidence_of_the_run(segpl, made, run, tm
 
 def test_confidence_is_calibrated_only_for_the_checkpoint_and_length_of_the_folds(run, copy):
     assert load_run(run).confidence_calibration().cases == 3
-    assert replace(load_run(run), checkpoint="best").confidence_calibration() is None
-    assert replace(load_run(run), is_finished=False).confidence_calibration() is None
+    assert replace(load_run(run), checkpoint="best").confidence_calibration() == Calibration()
+    assert replace(load_run(run), is_finished=False).confidence_calibration() == Calibration()
     longer = (copy / "folds.csv").read_text().replace("\n6,", "\n9,")
     (copy / "folds.csv").write_text(longer)
-    assert load_run(copy).confidence_calibration() is None
+    assert load_run(copy).confidence_calibration() == Calibration()
 
 
 def test_a_damaged_table_of_folds_does_not_stop_predictions(segpl, made, copy, tmp_path):

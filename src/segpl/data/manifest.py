@@ -33,19 +33,17 @@ class Manifest:
     run: str | None = None  # identity of the run; None: written by hand for `segpl evaluate`
     files: dict[str, PredictedCase] = field(default_factory=dict)  # by case
     failed: dict[str, str] = field(default_factory=dict)  # case -> why it could not be predicted
-    calibration: Calibration | None = None  # of the confidence, by cross-validation of the run
+    # of the confidence, by cross-validation of the run
+    calibration: Calibration = field(default_factory=Calibration)
 
     @property
     def summaries(self) -> dict[str, CaseSummary]:
         """Of the cases that this run has predicted, with calibrated confidence."""
         return {
-            name: self.calibrated(entry.summary)
+            name: self.calibration.apply(entry.summary)
             for name, entry in self.files.items()
             if entry.summary and not entry.outdated and entry.summary.describes(self.classes)
         }
-
-    def calibrated(self, summary: CaseSummary) -> CaseSummary:
-        return self.calibration.apply(summary) if self.calibration else summary
 
 
 def same_weights(run: str | None, other: str) -> bool:

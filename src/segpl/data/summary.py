@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from segpl.records import csv_text
 
@@ -47,10 +47,11 @@ class CaseSummary:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Corrects the confidence of masks by held-out cases, whose Dice is known."""
+    """Corrects the confidence of masks by held-out cases, whose Dice is known; by default none."""
 
-    cases: int  # held out
-    shifts: dict[str, float]  # by class, of the log odds of its confidence
+    cases: int = 0  # held out
+    # by class, of the log odds of its confidence
+    shifts: dict[str, float] = field(default_factory=dict)
 
     def apply(self, summary: CaseSummary) -> CaseSummary:
         def correct(name: str, found: ClassSummary) -> ClassSummary:

@@ -33,8 +33,8 @@ def read_fold_scores(path: Path) -> list[FoldScore]:
     return read_table(path, FoldScore, FOLD_COLUMNS, remedy) if path.exists() else []
 
 
-def calibrate(rows: Sequence[FoldScore]) -> Calibration | None:
-    """How to correct the confidence of each class; None with too few held-out cases."""
+def calibrate(rows: Sequence[FoldScore]) -> Calibration:
+    """How to correct the confidence of each class with enough held-out cases."""
     by_class: dict[str, list[FoldScore]] = {}
     for row in rows:
         if 0 <= row.dice <= 1 and 0 <= row.confidence <= 1:  # neither is nan
@@ -45,7 +45,7 @@ def calibrate(rows: Sequence[FoldScore]) -> Calibration | None:
         for name, own in known.items()
     }
     cases = {row.case for own in known.values() for row in own}
-    return Calibration(len(cases), shifts) if shifts else None
+    return Calibration(len(cases), shifts)
 
 
 def fit_shift(confidence: Sequence[float], dice: Sequence[float]) -> float:

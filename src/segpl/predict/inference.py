@@ -52,7 +52,7 @@ def predict_image(infer: Inference, image: Image, name: str = "") -> PredictedIm
         labels=found.labels,
         probabilities=np.ascontiguousarray(found.maps.probability),
         classes=infer.plan.classes,
-        summary=infer.calibration.apply(summary) if infer.calibration else summary,
+        summary=infer.calibration.apply(summary),
         entropy=entropy_of(found.maps) if infer.samplers else None,
         std=found.maps.std,
     )
@@ -76,7 +76,7 @@ class Inference:
     judge: ScanJudge | None = None
     largest: tuple[str, ...] = ()  # classes that keep only their largest component
     needs_maps: bool = False  # without them, only a few rows of the maps are in memory
-    calibration: Calibration | None = None  # of the confidence
+    calibration: Calibration = field(default_factory=Calibration)  # of the confidence
     # gets the fractions of a scan that have been predicted; a large one takes hours on a CPU
     advance: Callable[[float], None] = lambda part: None
 

@@ -9,7 +9,7 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from segpl.data.manifest import (
@@ -71,7 +71,7 @@ class OutputFolder:
     path: Path
     plan: Plan
     run: str  # identity of the run that predicts
-    calibration: Calibration | None = None  # of the confidence in its masks
+    calibration: Calibration = field(default_factory=Calibration)  # of the confidence in its masks
 
     def files(self, job: Job, kinds: Sequence[str]) -> OutputFiles:
         """Where the labels and the maps of these `kinds` go."""

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from segpl.data.arrays import image_in_memory, labels_like
+from segpl.data.summary import Calibration
 from segpl.display import bar, say
 from segpl.errors import count_noun
 from segpl.predict.inference import Inference, PredictedImage, predict_image
@@ -106,6 +107,6 @@ def prepare_runs(
         largest,
         needs_maps,
         # held-out cases are predicted by a single run with mirrored views
-        calibration=None if samplers or fast else first.confidence_calibration(),
+        calibration=Calibration() if samplers or fast else first.confidence_calibration(),
     )
     return PreparedRun(runs, infer, sampling_note(runs, samplers, fast=fast))

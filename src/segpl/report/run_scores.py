@@ -24,7 +24,7 @@ def current_predictions(folder: RunFolder) -> dict[str, PredictedCase]:
         if manifest is not None:
             require_own_weights(folder, manifest, name)
             files = {
-                case: replace(one, summary=one.summary and manifest.calibrated(one.summary))
+                case: replace(one, summary=one.summary and manifest.calibration.apply(one.summary))
                 for case, one in manifest.files.items()
                 if not one.outdated
             }

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from segpl.data.summary import LARGEST_SHIFT, CaseSummary, ClassSummary, shifted
+from segpl.data.summary import LARGEST_SHIFT, Calibration, CaseSummary, ClassSummary, shifted
 from segpl.evaluate.fold_scores import FoldScore, calibrate, fit_shift
 
 
@@ -41,8 +41,8 @@ def test_the_order_of_cases_stays():
 
 
 def test_scores_outside_0_to_1_of_an_edited_file_do_not_count():
-    assert calibrate(scores([0.5, 0.5, 1e308])) is None
-    assert calibrate(scores([0.5] * 3, [0.5, 0.5, -1.0])) is None
+    assert calibrate(scores([0.5, 0.5, 1e308])) == Calibration()
+    assert calibrate(scores([0.5] * 3, [0.5, 0.5, -1.0])) == Calibration()
     assert shifted(0.5, -1e4) == shifted(0.5, -LARGEST_SHIFT)
 
 
@@ -59,13 +59,13 @@ def test_classes_are_corrected_separately_and_only_with_three_held_out_cases():
     assert corrected(rows, 0.9) < 0.9
     assert corrected(rows, 0.9, "rare") == 0.9
     assert calibrate(rows).cases == 3
-    assert calibrate(rows[:2]) is None
+    assert calibrate(rows[:2]) == Calibration()
 
 
 def test_cases_without_dice_or_confidence_do_not_count():
     rows = scores([0.5, 0.5, math.nan])
-    assert calibrate(rows) is None
-    assert calibrate(scores([0.5] * 3, [0.9, 0.9, math.nan])) is None
+    assert calibrate(rows) == Calibration()
+    assert calibrate(scores([0.5] * 3, [0.9, 0.9, math.nan])) == Calibration()
     known = scores([0.5] * 3)
     assert calibrate([*known, *rows[2:]]) == calibrate(known)
 

@@ -211,7 +211,7 @@ def test_the_manifest_records_run_classes_and_files(tmp_path):
         "classes": {"background": 0, "organ": 4},
         "ignore": None,
         "failed": {},
-        "calibration": None,
+        "calibration": {"cases": 0, "shifts": {}},
     }
     assert (entry["images"], entry["labels"]) == ([str(source.resolve())], "scan.nii.gz")
 

@@ -94,8 +94,8 @@ def review_table(
     )
 
 
-def confidence_note(calibration: Calibration | None) -> str:
-    if calibration is None:
+def confidence_note(calibration: Calibration) -> str:
+    if not calibration.shifts:
         return (
             "Confidence is the Dice that the network expects. It is not calibrated, and often too "
             "high."
