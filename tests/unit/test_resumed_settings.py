@@ -47,6 +47,13 @@ def test_own_plan_is_used_if_the_shared_one_is_gone(tmp_path, plan):
     assert changed_settings(folder, config(plan, 0), ignore=()) == []
 
 
+def test_plan_derived_again_elsewhere_is_no_change(tmp_path, plan):
+    """Its reasons name the memory that was free."""
+    folder = saved(tmp_path, config(tmp_path / "elsewhere.json", 0.004), is_planned=True)
+    replace(PLAN, reasons={"batch": "at most 4, with 3.1 GiB of memory"}).write(plan)
+    assert changed_settings(folder, config(plan, 0.004), ignore=()) == []
+
+
 def test_shared_plan_with_another_rate_is_a_change(tmp_path, plan):
     folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
     replace(PLAN, lr=0.001).write(plan)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from segpl.data.limits import MOST_VALUES, SPACING_RANGE
@@ -52,7 +52,7 @@ class Plan:
     strides: tuple[tuple[int, ...], ...]  # one row per downsampling, one number per axis
     width: int  # channels of the first encoder
     batch: int  # labeled crops per step
-    reasons: dict[str, str]  # why each value was chosen, for the reader
+    reasons: dict[str, str] = field(compare=False)  # why each value was chosen, for the reader
     # kernel size along each axis, one row per level from fine to coarse; empty: 3 everywhere
     kernels: tuple[tuple[int, ...], ...] = ()
     lr: float = PAPER_LR  # initial learning rate for a network of this width

@@ -41,6 +41,7 @@ def edit(path: Path, *, without: str = "", **changes: Any) -> None:
 
 def test_plan_survives_a_round_trip(path):
     assert Plan.read(path) == PLAN
+    assert Plan.read(path).reasons == PLAN.reasons
 
 
 def test_every_patch_is_on_one_line_for_editing(path):
