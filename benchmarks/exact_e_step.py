@@ -18,7 +18,6 @@ from segpl.methods.bpl import BPL
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.build import build_network
 from segpl.networks.network import NetworkSettings, NetworkShape
-from segpl.threshold.priors import StepPredictions
 from segpl.types import Batch, Labeled, Unlabeled
 
 ROUNDS = 5
@@ -62,15 +61,14 @@ def main() -> None:
         take_step(method, optimizer, batch, 1.0, context, taken=0)
 
     with torch.no_grad(), context:
-        logits = method.network(image).logits.float()
-    probability = logits[args.labeled :].sigmoid()
-    answers = StepPredictions(probability, label, probability, torch.ones_like(probability))
+        logits = method.network(image).logits.float()[args.labeled :]
+    probability, inside = logits.sigmoid(), torch.ones_like(logits)
 
     def infer() -> None:
-        method.latent.exact(answers.unlabeled, answers.weight)
+        method.latent.exact(probability, inside)
 
     def label_all() -> None:
-        method.latent(answers, logits[args.labeled :], image[args.labeled :], generator)
+        method.latent(logits, inside, image[args.labeled :], generator)
 
     whole = seconds_of(step, args.repeats, device)
     kind = f"{'x'.join(map(str, args.patch))}, {args.labeled} + {args.unlabeled} crops, {device}"

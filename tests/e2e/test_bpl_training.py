@@ -42,10 +42,10 @@ def check_resume(train, segpl, monkeypatch, tmp_path, *options: object) -> None:
 def test_resumed_bpl_mix_repeats_the_uninterrupted_run_and_predicts(
     train, segpl, tmp_path, monkeypatch
 ):
-    """Teacher, threshold and prior are part of the checkpoint; views depend on the step."""
+    """Teacher and threshold are part of the checkpoint; views depend on the step."""
     data = make_dataset(tmp_path / "data", dims=2, classes=3)
     options = (
-        *(data, "--method", "bpl-mix", *threshold_options(prior="labeled")),
+        *(data, "--method", "bpl-mix"),
         *("--set", "method.geometry=true", "--set", "method.ramp_begin=0"),
     )
     check_resume(train, segpl, monkeypatch, tmp_path, *options)

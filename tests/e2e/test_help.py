@@ -24,7 +24,6 @@ LISTS = {
     "families": ["normal", "logit-normal", "beta", "categorical"],
     "rules": ["binarize", "select", "marginal", "marginal-select"],
     "scopes": ["batch", "image", "class", "image-class", "voxel"],
-    "priors": ["fixed", "labeled", "confidence"],
     "settings": ["train.steps = ", "method.name = 'bpl-mix'", "network.name = 'unet'"],
 }
 

@@ -17,7 +17,6 @@ from segpl.methods.base import Method
 from segpl.methods.bpl_mix import BPLMix
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.methods.strong_view import harden, make_strong_view
-from segpl.threshold.priors import PRIORS, LabeledPrior, StepPredictions
 from segpl.types import IGNORE, Batch, Labeled, PseudoLabels, Unlabeled
 from segpl.views.mixing import TrainingCrops
 
@@ -245,31 +244,6 @@ def test_threshold_is_inferred_from_the_teacher_and_not_from_the_student():
     assert threshold != other
 
 
-@pytest.mark.parametrize("prior", list(PRIORS))
-def test_teacher_sees_labeled_crops_only_if_the_prior_needs_them(prior):
-    method, batch = slopes(threshold=ThresholdSettings(prior=prior)), crops()
-    method.step(batch, 1.0)
-    (seen,) = method.teacher.body.seen
-    if prior == "labeled":
-        assert torch.equal(seen[:2], batch.labeled.image)
-    assert torch.equal(seen[-5:], batch.unlabeled.image)
-    assert len(seen) == (7 if prior == "labeled" else 5)
-
-
-def test_labeled_prior_is_estimated_from_the_teacher():
-    method, batch = slopes(1.0, 3.0, threshold=ThresholdSettings(prior="labeled")), crops()
-    method.step(batch, 1.0)
-    expected = LabeledPrior(0.5, 0.1)
-    theirs = (3 * batch.labeled.image).sigmoid()
-    nothing = batch.unlabeled.image[:0]
-    expected.update(
-        StepPredictions(theirs, batch.labeled.label, nothing, nothing), crops().generator
-    )
-    assert torch.equal(method.latent.prior.above, expected.above)
-    assert torch.equal(method.latent.prior.hits, expected.hits)
-    assert method.latent.prior.mean.item() == pytest.approx(expected.mean.item())
-
-
 @pytest.mark.parametrize(("progress", "weight"), [(0.0, 0.0), (0.05, 0.5), (0.1, 1.0)])
 def test_alpha_rises_over_the_first_tenth_of_the_training(progress, weight):
     terms = build("bpl-mix", 2).step(make_batch(2), progress).terms
@@ -355,8 +329,8 @@ def test_nothing_is_mixed_if_paste_is_zero():
 MUTATIONS = [
     Mutation(
         "labels with the student",
-        "self.teacher, labeled.image[:known], unlabeled.image",
-        "self.network, labeled.image[:known], unlabeled.image",
+        "= self.teacher(unlabeled.image)",
+        "= self.network(unlabeled.image)",
         "test_teacher_labels_plain_crops_and_the_student_sees_augmented_ones",
     ),
     Mutation(
@@ -411,24 +385,11 @@ MUTATIONS = [
         "test_every_term_moves_some_weight",
     ),
     Mutation(
-        "estimates the prior from the student",
-        "            on_labeled.logits.sigmoid(),\n",
-        "            self.network(labeled.image[:known]).logits.sigmoid(),\n",
-        "test_labeled_prior_is_estimated_from_the_teacher",
-    ),
-    Mutation(
         "has a teacher that forgets nothing",
         "growing_decay(self.settings.memory, steps)",
         "growing_decay(1.0, steps)",
         "test_ema_horizon_is_a_fraction_of_the_steps",
         {"steps": 16, "expected": 1.8},
-    ),
-    Mutation(
-        "shows its teacher labeled crops for nothing",
-        "if self.latent.prior.reads_labeled else 0",
-        "",
-        "test_teacher_sees_labeled_crops_only_if_the_prior_needs_them",
-        {"prior": "fixed"},
     ),
     Mutation(
         "applies the threshold to the student in prediction",

@@ -19,7 +19,6 @@ from segpl.networks.build import build_network
 from segpl.networks.network import NetworkSettings
 from segpl.settings import resolve
 from segpl.threshold.base import FAMILIES
-from segpl.threshold.priors import PRIORS
 from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES
 from segpl.threshold.scopes import SCOPES
 
@@ -37,6 +36,7 @@ REMOVED = {
     "augment.rotate",
     "method.calibrate",
     "method.cutmix",
+    "method.threshold.prior",
     "method.views",
     "network.deep",
     "train.pretrain",
@@ -141,7 +141,7 @@ def test_layout_in_contributing_reads_a_dataset(tmp_path):
     assert [case.name for case in dataset.unlabeled] == ["b"]
 
 
-@pytest.mark.parametrize("name", [*RULES, *SCOPES, *PRIORS, *FAMILIES.names])
+@pytest.mark.parametrize("name", [*RULES, *SCOPES, *FAMILIES.names])
 def test_threshold_page_has_a_row_for_every_family_rule_scope_and_prior(name):
     assert f"| `{name}` | " in read("explanation/threshold.md"), (
         f"add a row that starts with {name}"

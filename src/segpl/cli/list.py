@@ -1,6 +1,6 @@
 """List methods, layouts, losses, threshold parts or settings.
 
-Families, rules, scopes and priors are threshold parts of bpl and bpl-mix.
+Families, rules and scopes are threshold parts of bpl and bpl-mix.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ TABLES = {  # module and name of the table of each kind
     "families": ("threshold.base", "FAMILIES"),
     "rules": ("threshold.rules", "RULES"),
     "scopes": ("threshold.scopes", "SUMMARIES"),
-    "priors": ("threshold.priors", "PRIORS"),
 }
 
 

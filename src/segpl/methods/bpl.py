@@ -13,7 +13,6 @@ from segpl.methods.base import Method, ThresholdPrediction, forward_together, ma
 from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
 from segpl.methods.settings import LinearRampSettings
 from segpl.networks.network import Network
-from segpl.threshold.priors import StepPredictions
 from segpl.types import Batch, LabelSets, NetOutput, PseudoLabels, StepOutput
 
 
@@ -49,16 +48,9 @@ class BPL(Method):
         """E-step: infer the threshold from the probabilities, and label with it."""
         unlabeled = self.unlabeled(batch)
         outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
-        on_labeled, on_unlabeled = (output.logits.detach() for output in outputs)
-        predictions = StepPredictions(
-            on_labeled.sigmoid(),
-            batch.labeled.label,
-            on_unlabeled.sigmoid(),
-            mask_padding(unlabeled, torch.ones_like(on_unlabeled[:, :1])),  # (U, 1, *S)
-        )
-        labels: PseudoLabels = self.latent(
-            predictions, on_unlabeled, outputs[1].to_pool, batch.generator
-        )
+        logits = outputs[1].logits.detach()  # (U, K, *S)
+        inside = mask_padding(unlabeled, torch.ones_like(logits[:, :1]))  # (U, 1, *S)
+        labels: PseudoLabels = self.latent(logits, inside, outputs[1].to_pool, batch.generator)
         return (replace(labels, outputs=outputs),)
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:

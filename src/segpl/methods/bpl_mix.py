@@ -19,7 +19,6 @@ from segpl.methods.settings import LinearRampSettings
 from segpl.methods.strong_view import harden, make_strong_view
 from segpl.methods.teacher import TeacherMethod, TeacherSettings, growing_decay
 from segpl.networks.network import Network
-from segpl.threshold.priors import StepPredictions
 from segpl.threshold.rules import SOFT_RULES
 from segpl.types import Batch, LabelSets, NetOutput, PseudoLabels, StepOutput
 from segpl.views.mixing import TrainingCrops, draw_box
@@ -74,23 +73,12 @@ class BPLMix(TeacherMethod):
 
     def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: the teacher predicts, and the threshold inferred from that labels the crops."""
-        labeled, unlabeled = batch.labeled, self.unlabeled(batch)
-        # most priors ignore labeled images: save the teacher's pass over them
-        known = labeled.image.shape[0] if self.latent.prior.reads_labeled else 0
+        unlabeled = self.unlabeled(batch)
         with torch.no_grad():
-            on_labeled, on_unlabeled = forward_together(
-                self.teacher, labeled.image[:known], unlabeled.image
-            )
-        logits = on_unlabeled.logits  # (U, K, *S)
-        predictions = StepPredictions(
-            on_labeled.logits.sigmoid(),
-            labeled.label[:known],
-            logits.sigmoid(),
-            mask_padding(unlabeled, torch.ones_like(logits[:, :1])),  # (U, 1, *S)
-        )
-        labels: PseudoLabels = self.latent(
-            predictions, logits, on_unlabeled.to_pool, batch.generator
-        )
+            output: NetOutput = self.teacher(unlabeled.image)
+        logits = output.logits  # (U, K, *S)
+        inside = mask_padding(unlabeled, torch.ones_like(logits[:, :1]))  # (U, 1, *S)
+        labels: PseudoLabels = self.latent(logits, inside, output.to_pool, batch.generator)
         return (labels,)
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:

@@ -21,7 +21,6 @@ from segpl.threshold.base import FAMILIES, Distribution, Prior
 from segpl.threshold.categorical import Categorical
 from segpl.threshold.exact import dice_of_thresholds, grid_posterior
 from segpl.threshold.histogram import GRID_POINTS
-from segpl.threshold.priors import PRIORS, StepPredictions
 from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES, SELECTING_RULES
 from segpl.threshold.scopes import SCOPES, CoarseDraws, pool_to_scope, thresholds_per_location
 from segpl.types import PseudoLabels, Term
@@ -42,9 +41,8 @@ class ThresholdSettings:
     scope: str = "image"  # what shares a threshold: `segpl list scopes`
     # `variational`: a head predicts the posterior; `exact`: Bayes' rule on a grid
     e_step: str = "variational"
-    prior: str = "fixed"  # `fixed`, or estimated during training: `labeled` or `confidence`
-    prior_mean: float = 0.5  # mean of the prior; initial value if it is estimated
-    prior_std: float = 0.1  # standard deviation of the prior; initial value if it is estimated
+    prior_mean: float = 0.5  # mean of the prior
+    prior_std: float = 0.1  # standard deviation of the prior
     temperature: float = 0.05  # temperature of the likelihood exp(-loss / temperature)
 
     def __post_init__(self) -> None:
@@ -53,7 +51,6 @@ class ThresholdSettings:
             "rule": RULES,
             "scope": SCOPES,
             "e_step": E_STEPS,
-            "prior": PRIORS,
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -101,11 +98,15 @@ class LatentThreshold(Recordable, nn.Module):
     E-step trains the network.
     """
 
+    prior_mean: Tensor  # ()
+    prior_std: Tensor  # ()
+
     def __init__(self, settings: ThresholdSettings, network: Network) -> None:
         super().__init__()
         self.settings = settings
         self.family = FAMILIES.get(settings.family)()
-        self.prior = PRIORS[settings.prior](settings.prior_mean, settings.prior_std)
+        for name in ("prior_mean", "prior_std"):
+            self.register_buffer(name, torch.tensor(getattr(settings, name)), persistent=False)
         self.head: ThresholdMap | None = None
         if settings.e_step == "variational":
             self.head = ThresholdMap(
@@ -115,13 +116,12 @@ class LatentThreshold(Recordable, nn.Module):
                 thresholds=thresholds_per_location(settings.scope, network.outputs),
             )
         self.cached: References | None = None
-        self.cached_state: tuple[object, ...] = ()
+        self.cached_mean: Tensor | None = None
 
     def references(self) -> References:
-        """The current prior and start, recomputed when the prior has changed."""
-        mean, std = self.prior.mean, self.prior.std
-        state = (mean.device, mean.dtype, mean._version, std._version)
-        if self.cached is None or self.cached_state != state:
+        """The prior and the start of the head, recomputed after a move to another device."""
+        mean, std = self.prior_mean, self.prior_std
+        if self.cached is None or self.cached_mean is not mean:
             with torch.no_grad(), torch.autocast(mean.device.type, enabled=False):
                 prior = self.family.prior(mean, std)
                 self.cached = References(
@@ -129,7 +129,7 @@ class LatentThreshold(Recordable, nn.Module):
                     self.family.anchor(prior) if self.head else (),
                     self.log_masses(mean, std),
                 )
-            self.cached_state = state
+            self.cached_mean = mean
         return self.cached
 
     def log_masses(self, mean: Tensor, std: Tensor) -> Tensor:
@@ -143,19 +143,18 @@ class LatentThreshold(Recordable, nn.Module):
 
     def forward(
         self,
-        predictions: StepPredictions,
         logits: Tensor,
+        inside: Tensor,
         features: Tensor,
         generator: torch.Generator,
     ) -> PseudoLabels:
         """Label unlabeled images, given their logits (U, K, *S), without gradient, and features.
 
-        Returns labels without gradient, the term that trains the head, and monitors. Voxels with
-        weight 0 in `predictions.weight` have weight 0.
+        Returns labels without gradient, the term that trains the head, and monitors. Voxels where
+        `inside` (U, 1, *S) is 0 have weight 0.
         """
         with torch.autocast(logits.device.type, enabled=False):
-            self.prior.update(predictions, generator)
-            inputs = pool_features(features), logits, predictions.weight
+            inputs = pool_features(features), logits, inside
             outputs = self.calls(*inputs) if self.calls else self.compute(*inputs, generator)
         target, weight, cost, *values = outputs
         terms = {} if self.head is None else {"threshold_cost": Term(cost)}
@@ -163,12 +162,11 @@ class LatentThreshold(Recordable, nn.Module):
         return PseudoLabels(target, weight, terms, dict(zip(MONITORS, values, strict=True)))
 
     def recordable(self) -> nn.Module | None:
-        """None if the E-step draws random numbers, changes its prior, or sorts voxels."""
+        """None if the E-step draws random numbers or sorts voxels."""
         settings = self.settings
         is_repeatable = (
             self.head is not None
             and settings.rule in DATA_DRIVEN_RULES
-            and settings.prior == "fixed"
             and settings.scope != "voxel"
         )
         return Function(self.compute, self) if is_repeatable else None
