@@ -20,7 +20,7 @@ def parse_duration(text: str, option: str = "--time") -> float:
     hours, minutes, rest = map(float, found.groups("0"))
     seconds = 3600 * hours + 60 * minutes + rest
     if seconds == 0:
-        raise InputError(f"{option} '{text}' leaves no time. {EXAMPLES}")
+        raise InputError(f"{option} '{text}' is zero. {EXAMPLES}")
     if seconds > LONGEST:
         raise InputError(f"{option} '{text}' is too long: the limit is {format_duration(LONGEST)}.")
     return seconds

@@ -108,14 +108,14 @@ def is_partial(path: Path) -> bool:
 
 
 def require_below(folder: Path, paths: Iterable[Path]) -> None:
-    """Raise if a link or '..' on the way to one of `paths` leads out of `folder`."""
+    """Raise if a link or '..' on the way to one of `paths` points outside `folder`."""
     root = os.path.realpath(folder)
     for parent in {path.parent for path in paths}:
         target = os.path.realpath(str(parent).replace("\0", "?"))
         if not Path(target).is_relative_to(root):
             raise InputError(
-                f"{parent} leads out of {folder}, to {target}, so nothing is written there. Remove "
-                "that link or entry."
+                f"{parent} points outside {folder}, to {target}, so nothing is written there. "
+                "Remove that link or entry."
             )
 
 

@@ -299,7 +299,7 @@ def load_run(
     is_finished = checkpoint != "last" or stored.step >= config.train.steps
     if not is_finished and not quiet:
         say(
-            f"note: {path} is not fully trained: its checkpoint is of step {stored.step:,} of "
+            f"note: {path} is not fully trained: its checkpoint is from step {stored.step:,} of "
             f"{config.train.steps:,}. Continue with `segpl train --resume --out "
             f"{shlex.quote(str(path))}`."
         )

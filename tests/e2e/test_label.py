@@ -561,8 +561,8 @@ def test_keys_held_too_long_zoom_and_a_lost_server(tmp_path, monkeypatch):
         (("data", "--rule", "entrpy"), "no ranking rule named 'entrpy'"),
         (("data",), "has no place for a label of 1 scan, such as 'u0'"),
         (("data", "--labels", "mine", "--run", "nothing"), "nothing is not a trained run"),
-        (("data", "--labels", "file"), "no folder can be made at file: File exists"),
-        (("data", "--labels", "file/mine"), "no folder can be made at file/mine: Not a directory"),
+        (("data", "--labels", "file"), "cannot create the folder file: File exists"),
+        (("data", "--labels", "file/mine"), "cannot create the folder file/mine: Not a directory"),
     ],
 )
 def test_command_rejects_what_it_cannot_label(segpl, tmp_path, monkeypatch, arguments, message):

@@ -127,7 +127,7 @@ def test_a_note_says_that_a_run_is_not_fully_trained(segpl, made, tmp_path):
     (run / "familiarity.json").unlink()  # is written at the end of training
     answer = segpl("predict", run, "--out", tmp_path / "stopped")
     assert answer.code == 0
-    assert f"its checkpoint is of step {steps} of 9,000" in answer.err
+    assert f"its checkpoint is from step {steps} of 9,000" in answer.err
     assert f"Continue with `segpl train --resume --out {run}`." in answer.err
     shutil.copy(run / "checkpoints" / "last.safetensors", run / "checkpoints" / "best.safetensors")
     assert load_run(run, device="cpu", checkpoint="best").is_finished  # it may be of any step

@@ -166,7 +166,7 @@ def test_too_short_a_budget_says_what_is_enough(start, tmp_path, monkeypatch):
     ("options", "words"),
     [
         (("--time", "30"), "cannot read --time '30'"),
-        (("--time", "0m"), "leaves no time"),
+        (("--time", "0m"), "is zero"),
         (("--time", "1000h"), "the limit is 720h"),
         (("--time", "1h", "--steps", "9"), "cannot be combined with --steps"),
         (("--time", "1h", "--set", "train.steps=9"), "cannot be combined with --steps"),
@@ -193,8 +193,8 @@ FOLDS = (*OPTIONS[:-2], "--method", "supervised", "--labeled", "2", "--folds", "
 @pytest.mark.parametrize(
     ("options", "steps", "words"),
     [
-        (("--time", "2h"), STEPS, "about 4h in total; the final training takes about 2h."),
-        ((), 4, "up to 2h in total; the final training takes up to 1h."),
+        (("--time", "2h"), STEPS, "about 4h in total; the final run takes about 2h."),
+        ((), 4, "up to 2h in total; the final run takes up to 1h."),
     ],
 )
 def test_all_folds_and_the_final_run_take_the_same_steps(

@@ -42,7 +42,7 @@ def test_unreadable_budget_is_rejected_with_examples(text):
 
 
 def test_budget_without_time_is_rejected():
-    with pytest.raises(InputError, match="--time '0h0m' leaves no time"):
+    with pytest.raises(InputError, match="--time '0h0m' is zero"):
         parse_duration("0h0m")
 
 

@@ -79,7 +79,7 @@ def choose(
     for path, given in resolved.items():
         if not any(one.folder.is_relative_to(path) for one in known):
             raise MissingFileError(
-                f"the cache has no images of {given}. Run `segpl cache` to list what it has."
+                f"the cache has no images of {given}. `segpl cache` lists its contents."
             )
     return [
         one

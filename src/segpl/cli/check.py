@@ -1,6 +1,6 @@
 """Check a dataset: list its cases, its problems and how to fix them.
 
-The exit code is 1 if training would fail.
+The exit status is 1 if training would fail.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", nargs="+", type=int, default=[], metavar="SEED", help="default: 0 1 2"
     )
     parser.add_argument(
-        "--steps", type=int, help="training steps (default 2000; segpl train takes up to 6000)"
+        "--steps", type=int, help="training steps (default: 2000; segpl train takes up to 6000)"
     )
     parser.add_argument(
         "--labeled",

@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="methods to train (default: supervised bpl-mix)",
     )
     parser.add_argument("--steps", type=int, default=STEPS, help=f"per method (default: {STEPS})")
-    parser.add_argument("--seed", type=int, default=0, help="seed of scans and weights (default 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of scans and weights (default: 0)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

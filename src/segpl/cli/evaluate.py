@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=1.0,
         metavar="MM",
-        help="tolerance of surface_dice in mm (default 1)",
+        help="tolerance of surface_dice in mm (default: 1)",
     )
     parser.add_argument(
         "--region",

@@ -27,7 +27,7 @@ COMMANDS = {
     "predict": "write masks for new scans",
     "label": "label scans in the browser, starting from predictions",
     "evaluate": "score predictions against labels",
-    "stress": "score runs on degraded images, under attacks and with other windows",
+    "stress": "score runs on degraded images, under attacks and with other window sizes",
     "bench": "measure speed, memory and cost of methods on this machine",
     "compare": "compare methods over several seeds, with significance tests",
     "report": "summarize runs on one HTML page",

@@ -28,11 +28,11 @@ from segpl.cli.options import add_checkpoint, add_rule, next_command
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
     parser.add_argument(
-        "--count", type=int, default=5, metavar="N", help="maximum number of scans (default 5)"
+        "--count", type=int, default=5, metavar="N", help="maximum number of scans (default: 5)"
     )
     add_rule(parser)
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the random choices (default 0)"
+        "--seed", type=int, default=0, help="seed of the random choices (default: 0)"
     )
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     add_checkpoint(parser)

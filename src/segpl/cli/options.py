@@ -50,7 +50,7 @@ def add_engine(parser: argparse.ArgumentParser, task: str, description: str = ""
         metavar="HOST:PORT",
         help="Ray cluster (default: the one that this machine is part of)",
     )
-    where.add_argument("--cpus", type=int, metavar="N", help=f"CPU cores per {task} (default 1)")
+    where.add_argument("--cpus", type=int, metavar="N", help=f"CPU cores per {task} (default: 1)")
     where.add_argument(
         "--gpus", type=float, metavar="N", help=f"GPUs per {task} (default: 1 with --device cuda)"
     )
@@ -59,7 +59,7 @@ def add_engine(parser: argparse.ArgumentParser, task: str, description: str = ""
         "--retries",
         type=int,
         metavar="N",
-        help=f"retries of a {task} whose process or machine is lost (default 3)",
+        help=f"retries of a {task} whose process or machine is lost (default: 3)",
     )
     where.add_argument(
         "--print",

@@ -4,7 +4,7 @@ Checks the unpacked dataset, prepares it as the paper describes, trains all
 methods of the paper's table, prints our numbers next to the paper's, and
 redraws its figures.
 `segpl data get` downloads Task01 and Task05; CARVE and BRATS require
-registration. Settings, numbers and open points of the paper are in
+registration. The paper's settings and numbers, and what it leaves open, are in
 benchmarks/paper/NAME.toml. Any other dataset given with --data replaces
 the paper's, and the tables name both. An interrupted command resumes where it
 stopped.

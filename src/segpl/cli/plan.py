@@ -1,4 +1,4 @@
-"""Derive a training plan (spacing, patch, network), to read or edit it.
+"""Derive a training plan (spacing, patch, network) to read or edit.
 
 Examples:
   segpl plan data --out plan.json

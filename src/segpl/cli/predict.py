@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--overlap",
         type=float,
         default=0.5,
-        help="minimum overlap of neighboring windows, as a fraction (default 0.5)",
+        help="minimum overlap of neighboring windows, as a fraction (default: 0.5)",
     )
     add_checkpoint(parser)
     parser.add_argument(
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how to draw samples: networks, views, thresholds or dropout (default: "
         "networks if the run has N of them, otherwise views)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the samples (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the samples (default: 0)")
     parser.add_argument(
         "--ensemble",
         type=Path,
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="RUN",
         help="average the predictions of these runs as well, such as other seeds of the same "
-        "training (default: none, or the folds if the run has no final training)",
+        "training (default: none, or the folds if there is no final run)",
     )
     parser.add_argument(
         "--fast",

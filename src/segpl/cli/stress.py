@@ -58,13 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--epsilon",
         type=float,
         default=0.25,
-        help="bound of an attack at severity 1, in standard deviations of the image (default 0.25)",
+        help="bound of an attack at severity 1, in standard deviations of the image "
+        "(default: 0.25)",
     )
     parser.add_argument(
-        "--pgd-steps", type=int, default=5, help="steps of the PGD attack (default 5)"
+        "--pgd-steps", type=int, default=5, help="steps of the PGD attack (default: 5)"
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the random artifacts (default 0)"
+        "--seed", type=int, default=0, help="seed of the random choices (default: 0)"
     )
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     add_checkpoint(parser)

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the time of each training run; not a hard limit (default: 30m on a GPU with 40 GB or "
         "more, otherwise 1h, and at most 6,000 steps)",
     )
-    parser.add_argument("--seed", type=int, help="seed of weights, crops and sampling (default 0)")
+    parser.add_argument("--seed", type=int, help="seed of weights, crops and sampling (default: 0)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")
     parser.add_argument(
         "--plan", type=Path, metavar="JSON", help="use this plan instead of deriving one"
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--estimate-only",
         action="store_true",
-        help="with --folds: skip the final training on all labels; add it later with --resume",
+        help="with --folds: skip the final run on all labels; add it later with --resume",
     )
     add_data_arguments(parser)
 
@@ -85,13 +85,13 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--validation",
         type=int,
         metavar="N",
-        help="hold out N labeled cases for validation (default 0)",
+        help="hold out N labeled cases for validation (default: 0)",
     )
     parser.add_argument(
         "--test",
         type=int,
         metavar="N",
-        help="hold out N labeled cases for testing, besides the dataset's test cases (default 0)",
+        help="hold out N labeled cases for testing, besides the dataset's test cases (default: 0)",
     )
     add_yes(parser)
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
@@ -165,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
     if not is_first_process():
         return 0
     say(
-        f"Done: trained {trained.parameters:,} weights in {args.out}. Next: "
+        f"Done: {args.out} has a trained network of {trained.parameters:,} weights. Next: "
         f"{prediction_command(args)}"
     )
     split = trained.split

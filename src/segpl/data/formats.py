@@ -99,7 +99,7 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
     if start < header.sizeof_hdr:
         raise UnusableFileError(
             f"{path} is corrupt: its voxels start at byte {start}, inside the header",
-            "Convert it again. Both files of a pair .hdr and .img belong into one .nii.gz.",
+            "Convert it again. Save a pair of .hdr and .img as a single .nii.gz.",
         )
     size = start + math.prod(shape) * header.get_data_dtype().itemsize
 

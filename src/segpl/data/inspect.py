@@ -153,7 +153,7 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
         what = "the header stores no voxel size (pixdim is 0), so the voxels count as 1 mm"
         problems.append(Problem(case.name, what, "Store the size in the header.", fatal=False))
     if label and (difference := grid_difference(image.grid, label.grid)):
-        remedy = "Resample the label to the image with nearest neighbors"
+        remedy = "Resample the label to the image with nearest-neighbor interpolation"
         if image.grid.shape == label.grid.shape:
             remedy += " or, if only the headers differ, copy the image's header into the label"
         what = f"image and label have different grids: {difference}"

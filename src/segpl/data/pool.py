@@ -111,7 +111,7 @@ class CasePool:
             answer, failure = pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise InputError(
-                f"a process that reads scans ended with code {process.wait()}. Code -9 usually "
+                f"a process that reads scans exited with code {process.wait()}. Code -9 usually "
                 "means that memory ran out: free some, or crop the largest scans. Finished cases "
                 "are kept."
             ) from error

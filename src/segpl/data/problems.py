@@ -161,7 +161,7 @@ def _foreground_problems(
                 "",
                 f"class '{name}' ({number}) usually covers more than half of the image",
                 "If it is the background, renumber the labels: 0 is the background. If the labels "
-                "show the field of view, choose other ones. Otherwise name it in labels.json.",
+                "show the field of view, use other labels. Otherwise name it in labels.json.",
                 fatal=False,
             )
     remedy = "It cannot be learned. Label a case that shows it, or remove the class."

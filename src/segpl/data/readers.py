@@ -189,7 +189,7 @@ def read_label_on(grid: Grid, case: Case) -> Label:
     label = with_axes_of(read_case_label(case, len(grid.shape)), grid)
     if difference := grid_difference(grid, label.grid):
         raise InputError(
-            f"the label {case.label} has a different grid than its image: {difference}. Resample "
+            f"the label {case.label} is not on the grid of its image: {difference}. Resample "
             "the label to the image, or correct the wrong header."
         )
     return label
@@ -367,8 +367,8 @@ def _integers(path: Path, values: NDArray[Any]) -> NDArray[np.int32]:
             raise UnusableFileError(
                 f"{path} contains values that are not integers, for example "
                 f"{float(values[is_fraction].flat[0]):.4g}",
-                "Save class numbers. Resample labels with nearest neighbors; threshold "
-                "probabilities first.",
+                "Save class numbers. Resample labels with nearest-neighbor interpolation; "
+                "threshold probabilities first.",
             )
         values = rounded
     limits = np.iinfo(np.int32)

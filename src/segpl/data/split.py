@@ -62,8 +62,8 @@ class Split:
         if count > 1 or not set(self.hidden) <= set(self.unlabeled) or not self.labeled:
             found = f"case '{name}' appears {count} times" if count > 1 else "its lists conflict"
             raise InputError(
-                f"{path} cannot be used: {found}. A case is either labeled, unlabeled, held out "
-                "for validation or for testing. Restore the file, or train again."
+                f"{path} cannot be used: {found}. A case is either labeled, unlabeled, a "
+                "validation case or a test case. Restore the file, or train again."
             )
 
 

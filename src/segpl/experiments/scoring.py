@@ -116,7 +116,7 @@ def fill_all(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False
         except UserError as error:
             failed.append(path)
             say(
-                f"{path} could not be filled in: {error} The report shows its earlier scores, if "
+                f"{path} could not be scored: {error} The report shows its earlier scores, if "
                 "there are any.",
                 style="yellow",
             )

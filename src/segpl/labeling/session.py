@@ -85,7 +85,7 @@ class Session:
                 labels.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(
-                    f"no folder can be made at {labels}: {error.strerror}. Name another one: "
+                    f"cannot create the folder {labels}: {error.strerror}. Name another one: "
                     "--labels FOLDER."
                 ) from error
         self.dataset = read_dataset(data, accept=True, labels=labels)

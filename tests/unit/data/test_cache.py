@@ -279,7 +279,7 @@ class TestRejections:
 
     def test_label_with_another_grid(self, case):
         np.save(case.label, np.zeros((6, 8), int))
-        words = r"case a: the label .* different grid .* shape \(6, 7\) and \(6, 8\)"
+        words = r"case a: the label .* not on the grid .* shape \(6, 7\) and \(6, 8\)"
         with pytest.raises(InputError, match=words):
             load(case)
 

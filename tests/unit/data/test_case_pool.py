@@ -76,7 +76,7 @@ class TestProcesses:
 
     def test_killed_process_is_an_error_and_the_others_end(self, cases):
         running = CasePool(cases)
-        with pytest.raises(InputError, match=r"ended with code 3\. Code -9 .* memory ran out"):
+        with pytest.raises(InputError, match=r"exited with code 3\. Code -9 .* memory ran out"):
             running.run(lambda case: running.call(os._exit, 3))
         assert all(process.poll() is not None for process in running.processes)
 

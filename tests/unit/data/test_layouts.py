@@ -207,7 +207,7 @@ class TestFolders:
         for nested in ("old/a.png", "old/site/a_mask.png"):
             path = touch(root, f"labels/{nested}") / "labels" / nested
             assert f"no label in {root / 'labels'}, but {path} is named after it" in rejection(root)
-            assert "Move them to" in rejection(root, layout="folders")
+            assert "Move it to" in rejection(root, layout="folders")
             path.unlink()
 
     def test_earlier_labels_in_subfolders_are_ignored_if_the_case_has_a_label(self, tmp_path):

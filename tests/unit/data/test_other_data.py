@@ -213,7 +213,7 @@ def test_pictures_cannot_replace_volumes(tmp_path):
 def test_label_on_another_grid_is_an_error(tmp_path):
     source = make_pictures(tmp_path / "data")
     np.save(source / "test" / "labels" / "test0.npy", box((24, 39), 6))
-    with pytest.raises(InputError, match=r"label .*test0.* has a different grid than its image"):
+    with pytest.raises(InputError, match=r"label .*test0.* is not on the grid of its image"):
         prepare_other(source, tmp_path, FLAT, "slabs")
 
 

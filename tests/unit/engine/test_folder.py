@@ -70,7 +70,7 @@ def test_a_folder_that_leads_elsewhere_is_not_trained_in(tmp_path, name):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     (folder.path / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="leads out of"), folder.locked():
+    with pytest.raises(InputError, match="points outside"), folder.locked():
         pass
 
 

@@ -142,10 +142,10 @@ def test_overrides_change_the_preparation_or_the_runs():
     [
         ("tests=3", "no setting 'tests'"),
         ("test=0", "test must be at least 1"),
-        ("unlabeled=-1", "no other number of cases below 0"),
-        ("cases=-1", "no other number of cases below 0"),
-        ("labeled={}", "labeled needs one or more datasets"),
-        ("labeled={task05=[0]}", "1 sample or more per case"),
+        ("unlabeled=-1", "other numbers at least 0"),
+        ("cases=-1", "other numbers at least 0"),
+        ("labeled={}", "labeled needs at least one dataset"),
+        ("labeled={task05=[0]}", "at least 1 sample per case"),
         ("patch=[64, 64]", r"patch is \[64, 64\], but task05 needs 3 sides"),
     ],
 )

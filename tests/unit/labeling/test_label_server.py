@@ -680,7 +680,7 @@ def test_label_on_another_grid_is_no_label(client, root, shape, affine, words):
     nibabel.Nifti1Image(label, affine).to_filename(root / "labels" / "c.nii.gz")
     status, why = client.refusal("case/c/description")
     assert status == 400
-    assert f"c.nii.gz has a different grid than its image: {words}. Resample" in why
+    assert f"c.nii.gz is not on the grid of its image: {words}. Resample" in why
     assert client.ask("case/c/label?force=1", drawn())[0] == 400
     found = client.json("queue")
     assert found["labels"] == 0

@@ -203,7 +203,7 @@ def test_a_manifest_cannot_name_files_elsewhere(sources, out, tmp_path, place):
     manifest = json.loads((out / "predictions.json").read_text())
     manifest["files"]["a"]["maps"]["x"] = str(kept) if place == "/absolute" else place
     (out / "predictions.json").write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match="leads out of"):
+    with pytest.raises(InputError, match="points outside"):
         predict(sources, out, run="runs/b", overwrite=True)
     assert kept.exists()
 
@@ -215,7 +215,7 @@ def test_links_of_a_received_run_are_not_followed(sources, tmp_path, name):
     link.parent.mkdir(parents=True)
     link.symlink_to(elsewhere)
     (tmp_path / "run" / "config.toml").write_text("")
-    with pytest.raises(InputError, match="leads out of"):
+    with pytest.raises(InputError, match="points outside"):
         predict(sources, tmp_path / "run" / "predictions", probabilities=True)
     assert not any(elsewhere.iterdir())
 

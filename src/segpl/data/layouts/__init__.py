@@ -284,8 +284,8 @@ def _with_labels(cases: tuple[Case, ...], folder: Path) -> tuple[Case, ...]:
     strange = sorted(found.keys() - {case.name for case in cases})
     if strange:
         raise InputError(
-            f"{found[strange[0]]} is not named after a case, such as '{cases[0].name}'. Rename it "
-            "or move it elsewhere."
+            f"{found[strange[0]]} is not named after any case, for example '{cases[0].name}'. "
+            "Rename it, or move it elsewhere."
         )
     reject_nested_labels(folder, [case for case in cases if case.name not in found])
     return tuple(

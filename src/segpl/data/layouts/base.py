@@ -136,7 +136,7 @@ def pair_files(images: Sequence[Path], labels: Sequence[Path], *, is_test: bool)
         if len(candidates) > 1 or (candidates and candidates[0] in matches):
             rivals = [*candidates, *(matches[path] for path in candidates if path in matches)]
             raise InputError(
-                f"cannot tell which image {label} belongs to: its name also fits "
+                f"cannot tell which image {label} belongs to: its name also matches "
                 f"{' and '.join(path.name for path in rivals)}. Give each label exactly the name "
                 "of its image."
             )
@@ -184,7 +184,7 @@ def reject_nested_labels(folder: Path, cases: Sequence[Case]) -> None:
         if file.folders and case and not any(path.samefile(image) for image in case.images):
             raise InputError(
                 f"case '{case.name}' has no label in {folder}, but {path} is named after it. "
-                f"Labels in subfolders are not read. Move them to {folder}, or out of it."
+                f"Labels in subfolders are not read. Move it to {folder}, or elsewhere."
             )
 
 

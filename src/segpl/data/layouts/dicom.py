@@ -86,7 +86,7 @@ def _require_one_modality(root: Path, index: Index) -> None:
         found = ", ".join(f"{kind} ({path})" for kind, path in sorted(examples.items()))
         raise InputError(
             f"{root} contains series of several modalities: {found}. Every series is a case, so "
-            "keep only those of the kind to segment."
+            "keep only those of the modality to segment."
         )
 
 

@@ -84,8 +84,8 @@ class Patterns:
                 group = labels.setdefault(key, {})
             if known := group.get(pattern):
                 raise InputError(
-                    f"{known} and {path} both fit '{pattern.text}'. Add the suffix to the pattern, "
-                    "or remove one of them."
+                    f"{known} and {path} both match '{pattern.text}'. Add the suffix to the "
+                    "pattern, or remove one of them."
                 )
             group[pattern] = path
         orphans = [path for key in labels if not images[key] for path in labels[key].values()]

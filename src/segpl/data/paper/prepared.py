@@ -42,9 +42,9 @@ class PaperData:
 
     def __post_init__(self) -> None:
         if not self.labeled or any(not own or min(own) < 1 for own in self.labeled.values()):
-            raise InputError("labeled needs one or more datasets, with 1 sample or more per case")
+            raise InputError("labeled needs at least one dataset, with at least 1 sample per case")
         if self.test < 1 or min(self.unlabeled, self.validation, self.test_samples, self.cases) < 0:
-            raise InputError("test must be at least 1, and no other number of cases below 0")
+            raise InputError("test must be at least 1, and other numbers at least 0")
 
     @property
     def labeled_cases(self) -> int:
