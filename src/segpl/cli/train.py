@@ -165,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
     if not is_first_process():
         return 0
     say(
-        f"Done: {args.out} has a trained network of {trained.parameters:,} weights. Next: "
+        f"Done: trained a network with {trained.parameters:,} weights in {args.out}. Next: "
         f"{prediction_command(args)}"
     )
     split = trained.split

@@ -69,7 +69,7 @@ def review_table(
     classes = list(manifest.classes)[1:]
     scores = ["confidence"]
     # below the limit it says little, and reasons need the width
-    if any(one.summary and (one.summary.out_of_distribution or 0) >= 1 for one in reviews):
+    if any(one.summary and (one.summary.out_of_distribution or 0) > 1 for one in reviews):
         scores.append("out of\ndistribution")
     for count in range(min(len(classes), SHOWN_CLASSES), 0, -1):
         shown = classes[:count]
