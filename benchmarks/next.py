@@ -204,7 +204,6 @@ def make_simulation(args: argparse.Namespace, seed: int) -> Simulation:
             "lr": args.lr,
             "seed": seed,
             "device": args.device,
-            "agreement": 0,
         },
         "network": {"width": args.width, "residual": True},
         "augment": {"affine": 0.5, "mirror": 0.5, "scanner": 0.3, "blur": 1.0},

@@ -26,9 +26,9 @@ def steps_per_second(out: Path, processes: int, args: argparse.Namespace) -> flo
     options = ["--steps", str(args.steps), "--method", args.method, "--out", str(out)]
     options += ["--device", args.device]
     half = args.steps // 2
-    own = (f"train.batch={args.batch * processes}", "train.agreement=0")
+    batch = f"train.batch={args.batch * processes}"
     rows = (f"train.log_every={half}", f"train.checkpoint_every={2 * half}")
-    for setting in (*own, *rows, *args.set):
+    for setting in (batch, *rows, *args.set):
         options += ["--set", setting]
     command = [sys.executable, *torchrun, "-m", "segpl", "train", str(args.data), *options]
     # torchrun would give a single process all cores, and several processes one core each

@@ -28,7 +28,7 @@ from segpl.records import flat_items, read_toml
 
 DEFAULT_METHOD = "bpl-mix"
 # a resumed run may change these: they do not affect the steps it has already taken
-RESUMABLE = ("train.steps", "train.device", "train.track", "train.agreement")
+RESUMABLE = ("train.steps", "train.device", "train.track")
 MOVABLE = ("data.path", "data.labels", "data.plan", "train.start")  # paths
 
 

@@ -30,7 +30,6 @@ from segpl.engine.events import require_tensorboard
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import Trainer
 from segpl.errors import InputError, count_noun, in_voxels
-from segpl.evaluate.agreement import agreement_summary
 from segpl.files import write_text
 from segpl.predict.familiarity import record_training_images
 from segpl.records import write_json
@@ -45,7 +44,6 @@ from segpl.settings import (
     with_overrides,
 )
 from segpl.training_time import budget_of_run, steps_within, time_budget, with_steps
-from segpl.validate.agreement import network_agreement
 from segpl.validate.postprocessing import (
     label_components,
     overrule_by_validation,
@@ -179,8 +177,6 @@ def train_config(
         overrule_by_validation(run.folder, run.plan, steps)
         if not quiet:
             say(validation_note(run.folder.validation, trainer.step, run.plan))
-    elif run.split.unlabeled and config.train.agreement:
-        report_agreement(run, trainer)
     record_training_images(
         folder.familiarity,
         inputs.cases,
@@ -324,17 +320,3 @@ def run_trainer(trainer: Trainer, run: Run) -> None:
             )
             display.on_warning(f"stopped at step {trainer.step}. {kept}.")
             raise
-
-
-def report_agreement(run: Run, trainer: Trainer) -> None:
-    """Measure how well the networks of a run without validation cases agree on unlabeled ones."""
-    volumes = dict(zip(run.split.unlabeled, trainer.sampler.unlabeled, strict=True))
-    try:
-        limit = run.config.train.agreement
-        words = agreement_summary(network_agreement(run.folder, volumes, run, limit=limit))
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        words = f"Agreement on unlabeled cases was not measured: out of memory on {run.device}."
-    if not run.quiet:
-        say(words)

@@ -84,7 +84,7 @@ def train(segpl) -> Command:
     return call
 
 
-QUICK = (*SHORT, "--steps", "2", "--set", "train.agreement=0")
+QUICK = (*SHORT, "--steps", "2")
 
 
 def train_runs(root: Path, data: Path, runs: dict[str, tuple[object, ...]]) -> None:

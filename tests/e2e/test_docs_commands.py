@@ -25,7 +25,7 @@ from segpl.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 SHORT = {"--steps": "2", "--labeled": "2", "--test": "1"}
-SMALL = "--set network.width=2 --set train.batch=1 --set train.agreement=1"
+SMALL = "--set network.width=2 --set train.batch=1"
 
 
 def blocks(name: str, language: str = "") -> list[str]:

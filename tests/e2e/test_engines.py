@@ -35,7 +35,6 @@ EXPERIMENT = """
 [train]
 steps = 4
 batch = 1
-agreement = 0
 precision = "float32"
 [network]
 width = 4
@@ -57,7 +56,7 @@ cases = "test"
 LONG = (
     *("--steps", "150", "--set", "network.width=4", "--set", "train.batch=1"),
     *("--set", "train.log_every=5", "--set", "train.checkpoint_every=10"),
-    *("--set", "train.agreement=0", "--methods", "segpl", "--seeds", "0", "1", "--test", "2"),
+    *("--methods", "segpl", "--seeds", "0", "1", "--test", "2"),
 )
 
 

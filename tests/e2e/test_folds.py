@@ -180,7 +180,7 @@ def test_scores_use_the_labels_of_data_labels(segpl, tmp_path):
 
 def test_folds_trained_one_by_one_equal_those_trained_together(segpl, made, tmp_path, monkeypatch):
     out = tmp_path / "run"
-    options = (made / "data", *FAST, "--set", "train.agreement=0", "--folds", COUNT, "--out", out)
+    options = (made / "data", *FAST, "--folds", COUNT, "--out", out)
     for number in (1, 2):
         answer = segpl("train", *options, "--fold", number)
         assert answer.code == 0, answer.err
@@ -275,7 +275,7 @@ def test_an_interrupted_command_resumes_where_it_stopped(segpl, made, tmp_path, 
 
     monkeypatch.setattr(sampler.Sampler, "batch", batch)
     run = tmp_path / "run"
-    options = (made / "data", *FAST, "--set", "train.agreement=0", "--folds", COUNT, "--out", run)
+    options = (made / "data", *FAST, "--folds", COUNT, "--out", run)
     stopped = segpl("train", *options)
     assert stopped.code == 130
     assert "--resume" in stopped.err
@@ -308,17 +308,26 @@ def test_folds_can_come_after_the_run_and_the_run_after_the_folds(segpl, made, t
 def test_a_run_without_scores_suggests_cross_validation(train, tmp_path, options, suggests):
     data, run = make_dataset(tmp_path / "data", dims=2, test=0), tmp_path / "run"
     answer = train(data, "--method", "supervised", "--steps", 2, *options, "--out", run)
-    assert (f"segpl train --out {run} --resume --folds 3" in answer.err) is suggests
+    unknown, command = "The Dice on new scans is unknown", f"train --out {run} --resume --folds 3"
+    assert (unknown in answer.err, f"segpl {command}" in answer.err) == (suggests, suggests)
     (run / "folds.csv").touch()
     again = train("--out", run, "--steps", 2, "--resume")
-    assert "To estimate the expected Dice" not in again.out + again.err
+    assert unknown not in again.out + again.err
+
+
+def test_cross_validation_is_not_suggested_for_one_label(train, tmp_path):
+    data, run = make_dataset(tmp_path / "data", dims=2, test=0), tmp_path / "run"
+    options = ("--method", "supervised", "--steps", 2, "--labeled", 1)
+    answer = train(data, *options, "--out", run)
+    assert "The Dice on new scans is unknown. Cross-validation (--folds) needs" in answer.err
+    assert "--resume" not in answer.err
 
 
 def test_the_suggested_cross_validation_continues_that_of_a_single_fold(train, segpl, tmp_path):
     data, run = make_dataset(tmp_path / "data", dims=2, test=0), tmp_path / "run"
     train(data, "--method", "supervised", "--folds", 2, "--fold", 0, "--steps", 2, "--out", run)
     answer = train("--out", run, "--resume")
-    suggested = answer.err.split("To estimate the expected Dice: segpl ")[1].split("\n")[0].split()
+    suggested = answer.err.split("by cross-validation: segpl ")[1].split("\n")[0].split()
     assert suggested == ["train", "--out", str(run), "--resume", "--folds", "2"]
     done = segpl(*suggested)
     assert done.code == 0, done.err

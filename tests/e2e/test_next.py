@@ -174,7 +174,7 @@ def test_folds_disagree(segpl, runs, tmp_path):
     """The networks of a cross-validation count as members, also of a method with one network."""
     answer = segpl(
         *("train", runs / "data", "--folds", 2, *ANY, "--steps", 2, "--out", tmp_path / "cv"),
-        *("--set", "network.width=4", "--set", "train.batch=1", "--set", "train.agreement=0"),
+        *("--set", "network.width=4", "--set", "train.batch=1"),
     )
     assert answer.code == 0, answer.err
     run = load_run(tmp_path / "cv", quiet=True)

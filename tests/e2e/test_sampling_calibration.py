@@ -17,10 +17,7 @@ pytestmark = pytest.mark.slow
 
 PLAN = Path(__file__).parents[2] / "benchmarks" / "plans" / "hippocampus-2mm.json"
 LABELED, UNLABELED, TEST = 8, 8, 4
-SMALL = (
-    *("--steps", 60, "--set", "network.width=4"),
-    *("--set", "train.batch=1", "--set", "train.agreement=0"),
-)
+SMALL = ("--steps", 60, "--set", "network.width=4", "--set", "train.batch=1")
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_prostates_are_unlike_hippocampi_and_other_hippocampi_are_not(segpl, tmp
         link(source / entry["label"], data / entry["label"])
     description |= {"training": cases[:6], "test": [entry["image"] for entry in cases[6:20]]}
     (data / "dataset.json").write_text(json.dumps(description))
-    options = ("--plan", PLAN, "--method", "supervised", "--set", "train.agreement=0")
+    options = ("--plan", PLAN, "--method", "supervised")
     small = ("--steps", 10, "--set", "network.width=4", "--set", "train.batch=1")
     assert segpl("train", data, *options, *small, "--out", run).code == 0
     held_out = [source / entry["image"] for entry in cases[-20:]]

@@ -167,7 +167,7 @@ def test_resuming_needs_the_folder(data):
 
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
-    settings = {"network": {"width": 4}, "train": {"agreement": 0}}
+    settings = {"network": {"width": 4}}
     out = tmp_path_factory.mktemp("runs") / "a"
     return train(
         data, out=out, method="supervised", steps=2, device="cpu", settings=settings, quiet=True

@@ -39,6 +39,7 @@ REMOVED = {
     "method.threshold.prior",
     "method.views",
     "network.deep",
+    "train.agreement",
     "train.pretrain",
     "train.weight_decay",
 }

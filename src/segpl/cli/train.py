@@ -171,21 +171,27 @@ def run(args: argparse.Namespace) -> int:
     split = trained.split
     if estimate:
         say(estimate.sentences[0])
-    elif (
-        not (split.validation or split.test or RunFolder(args.out).folds.exists())
-        and (subjects := labeled_subjects(trained)) > 1
-    ):
-        from segpl.data.split import SUGGESTED_FOLDS
-        from segpl.settings import read_config, resolve
-
-        started = next(RunFolder(args.out).path.glob("fold-*/config.toml"), None)
-        count = min(SUGGESTED_FOLDS, subjects)
-        if started:  # with --fold; the others must be of the same cross-validation
-            count = resolve(read_config(started), str(started)).split.folds
-        # the run knows its other options
-        estimated = {"out": args.out, "resume": True, "folds": count, "device": args.device}
-        say(f"To estimate the expected Dice: {next_command('train', estimated)}")
+    elif not (split.validation or split.test or RunFolder(args.out).folds.exists()):
+        say(f"The Dice on new scans is unknown. {estimation_advice(args, trained)}")
     return 0
+
+
+def estimation_advice(args: argparse.Namespace, trained: Run) -> str:
+    """How to estimate the Dice of a run without validation and test cases."""
+    from segpl.data.split import SUGGESTED_FOLDS
+    from segpl.engine.folder import RunFolder
+    from segpl.settings import read_config, resolve
+
+    subjects = labeled_subjects(trained)
+    if subjects < 2:
+        return "Cross-validation (--folds) needs labels of two subjects or more."
+    started = next(RunFolder(args.out).path.glob("fold-*/config.toml"), None)
+    count = min(SUGGESTED_FOLDS, subjects)
+    if started:  # with --fold; the others must be of the same cross-validation
+        count = resolve(read_config(started), str(started)).split.folds
+    # the run knows its other options
+    estimated = {"out": args.out, "resume": True, "folds": count, "device": args.device}
+    return f"To estimate it by cross-validation: {next_command('train', estimated)}"
 
 
 def prediction_command(args: argparse.Namespace) -> str:

@@ -45,7 +45,6 @@ class RunFolder:
     last = RunFile("checkpoints/last.safetensors")
     best = RunFile("checkpoints/best.safetensors")
     postprocessing = RunFile("postprocessing.json")
-    agreement = RunFile("agreement.json")
     familiarity = RunFile("familiarity.json")
     folds = RunFile("folds.csv")
     lock = RunFile(".lock")

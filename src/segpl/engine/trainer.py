@@ -73,15 +73,13 @@ class TrainSettings:
     precision: str = "auto"
     compile: str = "auto"  # `on` or `off`; auto: on for GPUs
     guard: str = "warn"  # when pseudo-labels collapse: `warn`, or `pause` learning from them
-    # unlabeled cases to measure the agreement of networks on, without validation cases; 0: none
-    agreement: int = 10
     watch_hidden: bool = False  # read hidden labels to log the Dice of pseudo-labels
     track: bool = False  # write TensorBoard events; needs `segpl[track]`
 
     def __post_init__(self) -> None:
         for low, high, names in (
             (1, MOST_STEPS, ("steps", "log_every")),
-            (0, MOST_STEPS, ("checkpoint_every", "validate_every", "agreement")),
+            (0, MOST_STEPS, ("checkpoint_every", "validate_every")),
             (0, MOST_CROPS, ("batch", "ratio")),
             (0, math.inf, ("lr", "lr_decay")),
             (0, 1, ("foreground",)),

@@ -24,7 +24,7 @@ from segpl.settings import Config, changed_settings, merge_settings, resolve
 FILLED_BY_RUN = ("data.layout", "train.device")
 FILLED_BY_PLAN = ("data.path", "data.plan", "split.draw")
 # settings that are not part of a run's identity: where its data are, and what it records
-NOT_HASHED = (*FILLED_BY_RUN, "data.path", "split.draw", "train.track", "train.agreement")
+NOT_HASHED = (*FILLED_BY_RUN, "data.path", "split.draw", "train.track")
 # settings that a derived plan depends on, besides all of [split]
 PLANNED_FROM = ("data.subject", "data.plan", "train.batch", "network.name")
 

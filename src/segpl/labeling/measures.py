@@ -153,7 +153,7 @@ class Networks:
         if folds:
             members = tuple(one.method.predict for one in (run, *folds))
             return cls(members, tuple(range(len(members))))
-        networks, predictors = list(run.method.named_networks().values()), run.method.predictors()
+        networks, predictors = run.method.networks(), run.method.predictors()
         used = [any(network is one for one in predictors) for network in networks]
         return cls(tuple(map(network_probability, networks)), tuple(np.flatnonzero(used).tolist()))
 

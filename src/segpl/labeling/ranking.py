@@ -66,7 +66,7 @@ def rank_cases(
     require_rule(rule)
     require_positive(count)
     candidates = find_candidates(run)
-    if rule == "disagreement" and not run.folds and len(run.method.named_networks()) < 2:
+    if rule == "disagreement" and not run.folds and len(run.method.networks()) < 2:
         raise InputError(
             "the run has a single network, so no networks can disagree. Use --rule entropy, or "
             "train with a method that has a teacher, or with cross-validation."

@@ -126,13 +126,6 @@ class Method(nn.Module, ABC):
         """The networks whose mean probability is the prediction."""
         return [self.network]
 
-    def named_networks(self) -> dict[str, Network]:
-        """All networks that can predict, by name, to measure how well they agree.
-
-        Includes the `predictors`.
-        """
-        return {"network": self.network}
-
     def predict(self, image: Tensor) -> Tensor:
         """Probabilities (B, K, *S) of (B, C, *S) images, one sigmoid per channel."""
         answers = [network(image).logits.sigmoid() for network in self.predictors()]

@@ -96,6 +96,3 @@ class CPS(Method):
 
     def predictors(self) -> list[Network]:
         return [self.network] if self.settings.predict_by == "first" else [self.network, self.twin]
-
-    def named_networks(self) -> dict[str, Network]:
-        return {"first network": self.network, "second network": self.twin}

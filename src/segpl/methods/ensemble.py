@@ -58,6 +58,3 @@ class Ensemble(Method):
 
     def predictors(self) -> list[Network]:
         return self.networks()
-
-    def named_networks(self) -> dict[str, Network]:
-        return {f"member {number}": one for number, one in enumerate(self.networks(), start=1)}

@@ -54,9 +54,6 @@ class TeacherMethod(Method):
     def predictors(self) -> list[Network]:
         return [self.teacher if self.settings.predict_by == "teacher" else self.network]
 
-    def named_networks(self) -> dict[str, Network]:
-        return {"student": self.network, "teacher": self.teacher}
-
 
 def make_teacher(network: Network) -> Network:
     """A frozen copy that starts with the weights of `network`."""

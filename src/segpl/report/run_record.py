@@ -17,7 +17,6 @@ from segpl.data.summary import CaseSummary
 from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
 from segpl.errors import InputError, UserError
-from segpl.evaluate.agreement import NetworkAgreement, read_agreement
 from segpl.evaluate.fold_scores import FoldScore, read_fold_scores
 from segpl.evaluate.postprocessing_file import PostProcessing, read_postprocessing
 from segpl.evaluate.scores import Score, with_percentages
@@ -61,7 +60,6 @@ class RunRecord:
     scores: Sequence[Score] = ()  # of cases not labeled in training; volume errors in %
     predicted: Mapping[str, PredictedCase] = field(default_factory=dict)  # by case
     folds: Sequence[FoldScore] = ()
-    agreement: NetworkAgreement | None = None
     postprocessing: PostProcessing | None = None
     seconds: float = math.nan
     peak_bytes: float = math.nan
@@ -159,7 +157,6 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
         scores=with_percentages(scores),
         predicted=attempt("predictions", lambda: current_predictions(folder), {}),
         folds=attempt("cross-validation", lambda: _folds(folder, settings), []),
-        agreement=attempt("agreement", lambda: current_agreement(folder), None),
         postprocessing=attempt("post-processing", lambda: read_postprocessing(components), None)
         if components.exists()
         else None,
@@ -185,15 +182,6 @@ def read_settings(folder: RunFolder) -> dict[str, Any]:
                 f"{words}. {RESTORE}"
             )
     return settings
-
-
-def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
-    """The saved agreement, if it was measured with the last weights."""
-    if not folder.agreement.exists():
-        return None
-    record = read_agreement(folder.agreement)
-    is_current = not folder.last.exists() or record.weights == folder.weights_hash("last")
-    return record if is_current else None
 
 
 def reason(error: BaseException) -> str:

@@ -101,7 +101,7 @@ def test_entropy_is_that_of_the_network_that_predicts(by):
     method.teacher.load_state_dict(other.teacher.state_dict())
     image = torch.randn((1, 16, 16), generator=torch.Generator().manual_seed(0))
     run = run_of(method)
-    networks = method.named_networks()
+    networks = {"student": method.network, "teacher": method.teacher}
     pair = Networks(
         tuple(lambda x, one=one: one(x).logits.sigmoid() for one in networks.values()),
         (list(networks).index(by),),
@@ -123,7 +123,7 @@ def test_teacher_and_student_are_the_networks_of_a_run_without_folds(by):
     method = build("mean-teacher", 2, settings={"predict_by": by})
     found = Networks.of(FakeRun(method, fold_runs=list))
     assert len(found.predict) == 2
-    assert found.predictors == (list(method.named_networks()).index(by),)
+    assert found.predictors == (["student", "teacher"].index(by),)
 
 
 def test_folds_are_the_networks_of_a_cross_validated_run():

@@ -19,17 +19,6 @@ from segpl.report.page.report import write_report
 from segpl.report.sections.scores import methods_table
 from segpl.settings import resolve
 
-AGREEMENT = {
-    "weights": "0123",
-    "limit": 10,
-    "cases": ["u0", "u1"],
-    "too_large": 0,
-    "networks": ["student", "teacher"],
-    "classes": {"x": {"found": 2, "agreement": 0.75, "lowest": 0.5, "confidence": 0.9}},
-    "threshold": None,
-    "threshold_std": None,
-}
-
 
 def make_run(
     root: Path, name: str, *, method: str = "segpl", seed: int = 0, **score: float
@@ -94,9 +83,6 @@ def test_runs_with_the_same_name_are_distinguished_by_their_folders(tmp_path):
         ("summary.json", None, "no summary"),
         ("validation.csv", "step,case\n1,a\n", "no validation"),
         ("folds.csv", "fold,case\n0,a\n", "no cross-validation"),
-        ("agreement.json", "{}", "no agreement"),
-        ("agreement.json", json.dumps(AGREEMENT | {"classes": []}), "no agreement"),
-        ("agreement.json", '{"weights": ', "--resume` writes it again; or delete it"),
         ("postprocessing.json", "{}", "no post-processing"),
         ("scores.csv", "what,is,this\n", "no scores"),
         ("scores.csv", None, "segpl report --fill"),
@@ -112,16 +98,13 @@ def test_missing_or_broken_file_is_reported_and_the_run_kept(tmp_path, file, tex
     assert words in problems(run)
 
 
-def test_folds_and_agreement_are_read_if_a_run_has_them(tmp_path):
+def test_folds_are_read_if_a_run_has_them(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
     (found,) = collect_runs([run]).runs
-    assert (found.folds, found.agreement) == ([], None)
+    assert found.folds == []
     (run / "folds.csv").write_text("step,fold,case,class,dice,confidence\n4,1,a,x,0.25,0.5\n")
-    (run / "agreement.json").write_text(json.dumps(AGREEMENT))
     (found,) = collect_runs([run]).runs
     assert found.folds == [FoldScore(4, 1, "a", "x", 0.25, 0.5)]
-    assert found.agreement.cases == ("u0", "u1")
-    assert found.agreement.classes["x"].agreement == 0.75
 
 
 def test_cross_validation_of_shorter_runs_is_not_shown(tmp_path):
@@ -132,14 +115,6 @@ def test_cross_validation_of_shorter_runs_is_not_shown(tmp_path):
         "no cross-validation: folds.csv is from folds with other --steps than this run (4)"
         in problems(run)
     )
-
-
-def test_agreement_of_older_weights_is_not_shown(tmp_path):
-    run = make_run(tmp_path, "a", t0=0.5)
-    (run / "agreement.json").write_text(json.dumps(AGREEMENT))
-    (run / "checkpoints").mkdir()
-    (run / "checkpoints" / "last.safetensors").write_bytes(b"newer")
-    assert collect_runs([run]).runs[0].agreement is None
 
 
 def test_run_without_test_cases_says_how_to_hold_some_out(tmp_path):

@@ -11,7 +11,6 @@ from records import collect, make_record
 from segpl.data.manifest import PredictedCase
 from segpl.data.split import Split
 from segpl.data.summary import CaseSummary, ClassSummary
-from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement
 from segpl.evaluate.fold_scores import FoldScore
 from segpl.evaluate.postprocessing_file import (
     CheckpointComponents,
@@ -160,15 +159,13 @@ class TestAnswer:
         assert "no other method to compare with" in alone.headline
         assert alone.sentences == ()
 
-    def test_run_without_test_cases_shows_what_is_known_and_how_to_learn_more(self):
-        found = NetworkAgreement(
-            10, ("u",), 0, ("student", "teacher"), {"x": ClassAgreement(1, 0.8, 0.7, 0.9)}
-        )
+    def test_run_without_test_cases_suggests_cross_validation(self):
         split = Split(("a", "b", "c"), ("u", "v"), (), (), ())
-        shown = answer(collect(make_record("segpl", split=split, agreement=found)))
+        shown = answer(collect(make_record("segpl", split=split)))
         assert shown.headline.startswith("The training set of segpl has 3 labeled and 2 ")
-        assert "student and teacher agree on x with Dice 0.80" in shown.sentences[0]
-        assert "--resume --folds 3" in shown.sentences[1]
+        assert "the accuracy on new scans was not measured" in shown.headline
+        (sentence,) = shown.sentences
+        assert "--resume --folds 3" in sentence
 
     def test_cross_validation_is_the_answer_without_test_cases(self):
         folds = [
@@ -335,10 +332,6 @@ class TestTraining:
         log = {"step": [1.0, 2.0, 3.0, 4.0, 5.0], "total": [1.0, 3.0, np.nan, 5.0, 6.0]}
         assert thin_out(log, 3) == {"step": [2.0, 4.0, 5.0], "total": [2.0, 5.0, 6.0]}
         assert thin_out(log, 5) is log
-
-    def test_an_unreadable_agreement_is_listed(self):
-        training, *_ = curve_sections(collect(make_record("cps", problems=("no agreement: why",))))
-        assert training.missing == ("cps-0: no agreement: why",)
 
     def test_log_with_a_single_row_has_a_visible_point(self):
         figure = curve_figure({"segpl": [{"step": [10.0], "total": [0.5]}]}, "total", "loss")

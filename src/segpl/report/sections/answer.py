@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from segpl.data.split import SUGGESTED_FOLDS
 from segpl.errors import count_noun, join_names
-from segpl.evaluate.agreement import agreement_summary
 from segpl.evaluate.statistics import Estimate, compare_with, estimate
 from segpl.report.collection import RunCollection
 from segpl.report.comparison import describe, how_compared
@@ -72,7 +71,7 @@ def answer(found: RunCollection) -> Answer:
 
 
 def answer_without_scores(found: RunCollection) -> Answer:
-    """What is known of runs without test scores: cross-validation, or else agreement."""
+    """What is known of runs without test scores, or how to cross-validate."""
     run = found.runs[0]
     alone = len(found.runs) == 1
     estimated = [one for one in found.runs if one.folds]
@@ -89,18 +88,11 @@ def answer_without_scores(found: RunCollection) -> Answer:
     )
     has_test = any(one.split and one.split.test for one in found.runs)
     state = "The test cases have no scores yet." if has_test else NO_TEST
-    sentences = [
-        f"{'' if alone else f'{one.name}: '}{agreement_summary(one.agreement)}"
-        for one in found.runs
-        if one.agreement
-    ]
-    if not has_test and cases > 1:
-        folds = min(SUGGESTED_FOLDS, cases)
-        sentences.append(
-            "Cross-validation estimates the Dice: `segpl train --out "
-            f"{shlex.quote(str(run.path))} --resume --folds {folds}`."
-        )
-    return Answer(trained + state, tuple(sentences))
+    if has_test or cases < 2:
+        return Answer(trained + state)
+    folds = min(SUGGESTED_FOLDS, cases)
+    command = f"segpl train --out {shlex.quote(str(run.path))} --resume --folds {folds}"
+    return Answer(trained + state, (f"Cross-validation estimates the Dice: `{command}`.",))
 
 
 def fold_text(run: RunRecord) -> str:

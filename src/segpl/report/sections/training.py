@@ -33,7 +33,7 @@ def curve_sections(found: RunCollection) -> list[Section]:
             "Mean over seeds, with a band of one standard deviation. Loss terms are unweighted.",
         ),
         figures=figures(logs, [VALIDATION_DICE, *terms]),
-        missing=found.problems("no log", "no validation", "no agreement")
+        missing=found.problems("no log", "no validation")
         or (() if columns else ("No run has a log.",)),
     )
     threshold = Section(
