@@ -13,7 +13,7 @@ from segpl.errors import UserError, count_noun
 from segpl.evaluate.folders import evaluate_folders
 from segpl.evaluate.metrics import DEFAULT_METRICS, METRICS
 from segpl.evaluate.scores import Score, write_scores
-from segpl.predict.outputs import OtherWeightsError, reject_corrected
+from segpl.predict.outputs import OutdatedMasksError, reject_corrected
 from segpl.report.page.slices import evenly_spaced
 from segpl.report.run_record import RunRecord, read_run
 from segpl.report.run_scores import MASK_FOLDERS
@@ -24,10 +24,10 @@ SHOWN_SCANS = 6  # predicted for the pictures of a run without test cases
 
 
 def predict_again(run: Run, out: Path, **options: Any) -> list[Path]:
-    """Predict the test cases. Masks of other weights are replaced unless they were corrected."""
+    """Predict the test cases. Masks of other weights or images are replaced unless corrected."""
     try:
         return run.predict(out=out, **options)  # keeps finished masks of the same weights
-    except OtherWeightsError:
+    except OutdatedMasksError:
         reject_corrected(out)
         # without repeating the note about components
         return run.predict(out=out, overwrite=True, **{"largest": run.largest, **options})

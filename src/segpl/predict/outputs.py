@@ -16,6 +16,7 @@ from segpl.data.manifest import (
     MANIFEST,
     Manifest,
     PredictedCase,
+    images_digest,
     mask_digest,
     read_manifest,
     same_weights,
@@ -50,8 +51,8 @@ def how_masks_differ(before: str, now: str) -> str:
     return f"of another run, of other weights or with other options ({before})"
 
 
-class OtherWeightsError(InputError):
-    """The manifest of an output folder names another run or other weights."""
+class OutdatedMasksError(InputError):
+    """The masks in an output folder are of other weights or other images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +175,14 @@ class OutputFolder:
                     reject_changed(self.path / entry.labels, entry)
                 else:
                     other = how_masks_differ(entry.outdated, self.run)
-                    raise OtherWeightsError(
+                    raise OutdatedMasksError(
                         f"{self.path} contains predictions {other}, for example of {name}. "
                         "Choose another --out, or replace them with --overwrite."
                     )
             manifest = replace(manifest, run=self.run, files=files)
+            for job in jobs:
+                if (entry := files.get(job.name)) and not entry.outdated:
+                    reject_other_images(self.path / entry.labels, entry, job.images)
         missing = {job.name: self._to_write(job, kinds, files.get(job.name)) for job in jobs}
         return manifest, {name: paths for name, paths in missing.items() if paths}
 
@@ -274,6 +278,7 @@ class OutputFolder:
         wanted, is_written = self.files(job, kinds), job.name in results.digests
         maps = {kind: self._relative(path) for kind, path in wanted.maps.items()}
         summary = results.summaries.get(job.name)
+        is_kept = not is_written and wanted.labels.exists()
         if known is not None and known.outdated and not is_written:
             return known
         if known is not None and known.outdated and not same_weights(known.outdated, self.run):
@@ -291,6 +296,7 @@ class OutputFolder:
             maps=maps,
             summary=summary,
             digest=results.digests.get(job.name) or (known.digest if known else ""),
+            images_digest=known.images_digest if known and is_kept else images_digest(job.images),
             seen=results.seen.get(job.name, ""),
         )
 
@@ -338,6 +344,18 @@ def reject_changed(mask: Path, entry: PredictedCase) -> None:
             "other weights. Move it elsewhere, or replace the masks with `segpl predict RUN --out "
             f"{mask.parent} --overwrite`."
         )
+
+
+def reject_other_images(mask: Path, entry: PredictedCase, images: Sequence[Path]) -> None:
+    """Raise if `mask` exists and was predicted from images other than these."""
+    digest = images_digest(images) if entry.images_digest and mask.exists() else ""
+    if not digest or digest == entry.images_digest:
+        return
+    if str(images[0].resolve()) in entry.images:
+        finding = f"{images[0]} has changed since its mask {mask} was predicted"
+    else:
+        finding = f"{mask} is the mask of {entry.images[0]}, not of {images[0]}"
+    raise OutdatedMasksError(f"{finding}. Choose another --out, or replace it with --overwrite.")
 
 
 def is_changed(mask: Path, entry: PredictedCase) -> bool:

@@ -17,7 +17,7 @@ from segpl.data.manifest import Manifest
 from segpl.errors import InputError
 from segpl.evaluate.pairing import pair_cases
 from segpl.predict.inputs import find_inputs
-from segpl.predict.outputs import OtherWeightsError, OutputFolder, reject_corrected
+from segpl.predict.outputs import OutdatedMasksError, OutputFolder, reject_corrected
 from segpl.predict.shards import Results
 
 NAMES = ("a", "b", "c")
@@ -138,8 +138,31 @@ def test_a_corrected_mask_is_recognized(sources, out):
 def test_a_moved_run_keeps_its_masks(sources, out):
     predict(sources, out, run="runs/a#last@1f")
     assert predict(sources, out, run="/elsewhere/b#last@1f") == []
-    with pytest.raises(OtherWeightsError):
+    with pytest.raises(OutdatedMasksError):
         predict(sources, out, run="runs/a#last@2f")
+
+
+def test_a_mask_of_another_image_of_the_same_name_is_not_kept_for_it(sources, out, tmp_path):
+    predict(sources, out, run="runs/a")
+    other = tmp_path / "other" / "b.npy"
+    other.parent.mkdir()
+    np.save(other, np.zeros((8, 8), np.int16))
+    with pytest.raises(
+        OutdatedMasksError, match=r"b\.npy is the mask of .*images/b\.npy, not of .*"
+    ):
+        predict([other], out, run="runs/a")
+    np.save(other, np.load(sources[1]))  # as in a copy of the dataset
+    assert predict([other], out, run="runs/a") == []
+
+
+def test_a_mask_of_an_image_that_has_changed_is_replaced_only_with_overwrite(sources, out):
+    predict(sources, out, run="runs/a")
+    np.save(sources[1], np.zeros((8, 8), np.int16))
+    with pytest.raises(OutdatedMasksError, match=r"b\.npy has changed since its mask"):
+        predict(sources, out, run="runs/a")
+    assert predict(sources[1:2], out, run="runs/a", overwrite=True) == ["b"]
+    assert found(out) == {"a": True, "b": False, "c": True}
+    assert predict(sources, out, run="runs/a") == []
 
 
 def test_probabilities_of_another_run_are_removed_with_its_masks(sources, out):
@@ -166,7 +189,7 @@ def test_overwriting_one_mask_of_another_run_is_no_permission_for_the_others(sou
     predict(sources, out, run="runs/a")
     predict(sources[:1], out, run="runs/b", overwrite=True)
     assert predict(sources[:1], out, run="runs/b") == []
-    with pytest.raises(OtherWeightsError, match=r"options \(runs/a\), for .* b\. .* --overwrite"):
+    with pytest.raises(OutdatedMasksError, match=r"options \(runs/a\), for .* b\. .* --overwrite"):
         predict(sources, out, run="runs/b")
 
 
