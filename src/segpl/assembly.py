@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from segpl.data.planner import (
     fitting_patch,
     padded_cases,
 )
+from segpl.data.problems import Problem
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import Split, make_split
 from segpl.display import bar, say
@@ -117,6 +119,11 @@ def prepare_inputs(
             known=KnownCases(dataset.root),
         )
     require_usable(inspection, own_labels=not config.data.labels)
+    if inspection.problems and not quiet:
+        warning = describe_problems(
+            inspection, inspection.problems, own_labels=not config.data.labels
+        )
+        say(f"warning: {warning}", style="yellow")
     plan = choose_plan(config, inspection)
     padded = padded_cases(plan, list(inspection.fingerprints.values()))
     if padded and not quiet:
@@ -145,18 +152,23 @@ def training_cases(dataset: Dataset, split: Split) -> list[Case]:
 
 
 def require_usable(inspection: Inspection, *, own_labels: bool = True) -> None:
-    """Raise the first error. `segpl check` lists all if the labels are those of the dataset."""
-    fatal = [problem for problem in inspection.problems if problem.fatal]
-    if not fatal:
-        return
-    first = fatal[0]
+    """Raise the first error."""
+    if fatal := [problem for problem in inspection.problems if problem.fatal]:
+        raise InputError(describe_problems(inspection, fatal, own_labels=own_labels))
+
+
+def describe_problems(
+    inspection: Inspection, problems: Sequence[Problem], *, own_labels: bool
+) -> str:
+    """The first problem. `segpl check` lists all if the labels are those of the dataset."""
+    first = problems[0]
     where = f"case {first.case}: " if first.case else ""
-    others = len(fatal) - 1
+    others = len(problems) - 1
     more = f" ({count_noun(others, 'more problem')}.)" if others else ""
     data = inspection.dataset
     check = shlex.join(["segpl", "check", str(data.root), "--layout", data.layout])
     hint = f" `{check}` lists all problems." if own_labels else ""
-    raise InputError(f"{where}{first.what}. {first.remedy}{more}{hint}")
+    return f"{where}{first.what}. {first.remedy}{more}{hint}"
 
 
 def require_readable(dataset: Dataset, split: Split, *, quiet: bool = False) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from tiny import ORGAN_PLAN, plain_crops
@@ -16,6 +17,7 @@ from segpl.assembly import (
     build_method,
     build_sampler,
     choose_plan,
+    prepare_inputs,
     require_batch_fits,
 )
 from segpl.data.cache import Volume
@@ -77,6 +79,23 @@ def test_plan_with_other_class_numbers_is_rejected(tmp_path):
     config = resolve({"data": {"plan": str(tmp_path / "plan.json")}})
     with pytest.raises(InputError, match=rf"class '{name}' is 4 in .*plan\.json and 2 in"):
         choose_plan(config, inspection)
+
+
+def test_what_may_be_wrong_with_the_labels_is_shown_before_training(tmp_path, capsys):
+    """Five pixels at the edge of one mask become classes."""
+    for number, edge in enumerate((255, 255, 255, 70)):
+        label = np.zeros((16, 16), np.uint8)
+        label[4:9, 4:9], label[4, 4] = 255, edge
+        for folder, values in (
+            ("images", label // 2 + np.eye(16, dtype=np.uint8)),
+            ("labels", label),
+        ):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            PIL.Image.fromarray(values).save(tmp_path / folder / f"{number}.png")
+    prepare_inputs(resolve({"data": {"path": str(tmp_path)}}), None)
+    shown = capsys.readouterr().err
+    assert "warning: case 3: the number 70 occurs only in this label" in shown
+    assert f"`segpl check {tmp_path} --layout folders` lists all problems." in shown
 
 
 def test_seed_determines_the_first_weights():

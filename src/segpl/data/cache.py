@@ -35,7 +35,7 @@ from segpl.errors import InputError, MissingFileError, UserError
 from segpl.files import file_status
 from segpl.records import read_record, write_json
 
-VERSION = 4  # increase it when the same files and plan give other arrays
+VERSION = 5  # increase it when the same files and plan give other arrays
 FOREGROUND = 20_000  # foreground positions kept per case
 
 

@@ -233,10 +233,15 @@ def nrrd_data_file(path: Path) -> Path:
 
 @contextmanager
 def _opened_picture(path: Path) -> Iterator[Image.Image]:
-    from PIL import Image, UnidentifiedImageError
+    """A picture, turned as viewers show it."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL.ExifTags import Base
 
     try:
         with BoundedFile(path) as file, Image.open(file, formats=PICTURE_FORMATS) as picture:
+            # Pillow turns TIFF itself
+            if picture.format != "TIFF" and picture.getexif().get(Base.Orientation, 1) != 1:
+                ImageOps.exif_transpose(picture, in_place=True)
             yield picture
     except Image.DecompressionBombError as error:
         raise UnusableFileError(

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import nibabel
 import numpy as np
+import PIL.ExifTags
 import PIL.Image
 import pytest
 from nibabel.orientations import axcodes2ornt, ornt_transform
@@ -179,6 +180,22 @@ def test_palette_picture_gives_colors_as_image_and_indices_as_label(tmp_path):
     np.testing.assert_array_equal(read_label(tmp_path / "a.png").array, [[0, 1], [2, 1]])
     image = read_image([tmp_path / "a.png"], dims=2).array
     assert image[:, 0, 1].tolist() == [250, 10, 10]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_a_picture_with_a_turned_camera_is_read_as_viewers_show_it(tmp_path, suffix):
+    """Rotated clockwise, as for EXIF orientation 6: its first column becomes the first row."""
+    stored = np.zeros((16, 24), np.uint8)
+    stored[:, :8] = 200
+    picture = PIL.Image.fromarray(stored)
+    exif = picture.getexif()
+    exif[PIL.ExifTags.Base.Orientation] = 6
+    picture.save(tmp_path / f"a.{suffix}", exif=exif)
+    (shown,) = read_image([tmp_path / f"a.{suffix}"], dims=2).array
+    assert shown.shape == (24, 16)
+    assert shown[:6].min() > 150
+    assert shown[10:].max() < 50
+    assert read_grid(tmp_path / f"a.{suffix}")[0].shape == (24, 16)
 
 
 def test_gray_mask_saved_as_rgb_is_one_mask(tmp_path):
