@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +15,7 @@ from segpl.records import read_record, write_json
 
 SUGGESTED_FOLDS = 5
 TEST_IMAGES = "imagesTs"  # test images of the Decathlon and of nnU-Net
+NUMBERED = r"(.*[0-9])[^0-9]+[0-9]+$"  # 'p01' in 'p01_003', which may be one of its images
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,28 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
         notes=tuple(notes),
     )
     if settings.folds or settings.fold:
-        return split_fold(split, labeled, dataset, settings)
-    return split
+        split = split_fold(split, labeled, dataset, settings)
+    return replace(split, notes=(*split.notes, *subject_notes(split, dataset)))
+
+
+def subject_notes(split: Split, dataset: Dataset) -> list[str]:
+    """A note if names suggest that held-out and training cases are images of one subject."""
+    unknown = {case.name for case in dataset.cases if case.subject == case.name}
+
+    def numbered(names: Sequence[str]) -> dict[str, str]:
+        matches = (re.match(NUMBERED, name) for name in names if name in unknown)
+        return {match[1]: match[0] for match in matches if match}
+
+    held_out = numbered([*split.validation, *split.test])
+    trained = numbered([*split.labeled, *split.unlabeled])
+    shared = sorted(held_out.keys() & trained.keys())
+    if not shared or len(held_out | trained) == 1:  # the name of the dataset
+        return []
+    first = shared[0]
+    return [
+        f"'{held_out[first]}' is held out, but '{trained[first]}' is not. If such cases are of one "
+        f"subject, keep them together: --set data.subject='{NUMBERED}'"
+    ]
 
 
 def check_counts(dataset: Dataset, settings: SplitSettings) -> None:

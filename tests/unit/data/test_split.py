@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,6 +150,28 @@ class TestSubjects:
         )
         notes = split(data).notes
         assert any("for example 'p1'" in note for note in notes)
+
+
+def numbered(pattern: str, subjects: int) -> Dataset:
+    cases = [pattern.format(who, number) for who in range(subjects) for number in range(6)]
+    return dataset(*map(case, cases))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["p{}_{:03}", "vol{}_t1_sl{:02}", "patient{} slice {}", "{}.{}"]
+)
+@pytest.mark.parametrize("held_out", [{"test": 6}, {"folds": 3}])
+def test_slices_that_may_be_of_one_subject_are_reported(pattern, held_out):
+    (note,) = split(numbered(pattern, 4), **held_out).notes
+    (advice,) = re.findall("data.subject='(.*)'", note)
+    name = pattern.format(2, 5)
+    assert re.search(advice, name)[1] == name[: name.index("2") + 1].replace("vol2", "vol2_t1")
+
+
+def test_numbered_cases_of_one_dataset_are_different_subjects():
+    assert split(numbered("BraTS{}_{:03}", 1), test=2).notes == ()
+    assert split(mixed(12), test=2).notes == ()
+    assert split(numbered("p{}_{:03}", 4)).notes == ()  # nothing is held out
 
 
 def test_test_images_that_serve_as_unlabeled_cases_are_reported():
