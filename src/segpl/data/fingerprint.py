@@ -39,19 +39,24 @@ class Fingerprint:
     # number in the label -> mean chord in mm along each stored axis; empty if the label was not
     # read or the voxel size is unknown
     chords: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    # number in the label -> its color or name, if the label file stores one
+    meanings: dict[int, str] = field(default_factory=dict)
 
 
 def fingerprint(case: str, image: Image, label: Label | None, ignore: int | None) -> Fingerprint:
     fits = label is not None and label.array.shape == image.grid.shape
+    voxels = count_numbers(label.array) if label else None
+    meanings = label.meanings if label else {}
     return Fingerprint(
         case,
         image.grid.shape,
         image.grid.spacing,
         orientation_of(image.grid),
         tuple(channel_statistics(channel) for channel in image.array),
-        count_numbers(label.array) if label else None,
+        voxels,
         _foreground_sample(case, image, label, ignore) if label and fits else (),
         _chords_in_mm(label, image, ignore) if label and fits else {},
+        {number: meanings[number] for number in voxels or () if number in meanings},
     )
 
 

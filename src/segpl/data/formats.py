@@ -11,7 +11,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -56,6 +56,8 @@ class OpenFile:
     channels_first: bool = False
     # reads a part of the spatial axes without loading the rest, if the format allows it
     part: Callable[[tuple[slice, ...]], NDArray[Any]] | None = None
+    # what the file says about each number of a label, such as "color #ff0000"
+    meanings: dict[int, str] = field(default_factory=dict)
 
 
 def nifti_header(path: Path, *, check: bool = True) -> tuple[Any, Any, bool]:
@@ -302,7 +304,9 @@ def open_picture(path: Path, role: Role) -> OpenFile:
         return colors[..., 0]
 
     if role == "label":
-        return OpenFile((rows, columns), label, dims=2)
+        colors = {} if is_gray else dict(enumerate(shades.tolist()))
+        meanings = {n: f"color #{bytes(color).hex()}" for n, color in colors.items()}
+        return OpenFile((rows, columns), label, dims=2, meanings=meanings)
     return OpenFile((rows, columns) if is_gray else (rows, columns, 3), image, dims=2)
 
 

@@ -21,6 +21,7 @@ from segpl.data.problems import (
     foreground_numbers,
     image_problems,
     label_problems,
+    meaning_problems,
 )
 from segpl.data.readers import (
     Image,
@@ -94,6 +95,7 @@ def inspect(
     classes = _classes(dataset, voxels)
     problems = [problem for report in reports for problem in report.problems]
     problems += label_problems(dataset, classes, voxels)
+    problems += meaning_problems(cases, fingerprints)
     problems += image_problems(dataset, list(fingerprints.values()))
     order = {case.name: place for place, case in enumerate(cases)}
     problems.sort(key=lambda problem: order.get(problem.case, -1))

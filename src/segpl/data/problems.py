@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 from segpl.data.case import LARGEST_CLASS, Case, Dataset, is_patterns
@@ -17,6 +18,9 @@ MOST_UNNAMED_CHANNELS = 8  # a file with more may be a time series
 OUTLIER = 3.0  # times the median spacing or field of view
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 
+SAME_PALETTE = (
+    "Save all masks with the same palette, or as gray images whose values are the class numbers."
+)
 Voxels = dict[str, dict[int, int]]  # case -> number in its label -> count
 
 
@@ -60,6 +64,19 @@ def label_problems(dataset: Dataset, classes: dict[str, int], voxels: Voxels) ->
     else:
         yield from _unknown_number_problems(dataset, voxels)
     yield from _foreground_problems(dataset, classes, voxels)
+
+
+def meaning_problems(cases: Sequence[Case], prints: Mapping[str, Fingerprint]) -> Iterator[Problem]:
+    """Labels in which a number has another color or name than in an earlier label."""
+    first: dict[int, tuple[str, Path | None]] = {}
+    for case in cases:
+        meanings = prints[case.name].meanings if case.name in prints else {}
+        for number, meaning in meanings.items():
+            usual, path = first.setdefault(number, (meaning, case.label))
+            if meaning != usual:
+                what = f"the number {number} is {meaning} in {case.label}, but {usual} in {path}"
+                yield Problem(case.name, what, SAME_PALETTE)
+                break
 
 
 def image_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:

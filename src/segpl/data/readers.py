@@ -6,7 +6,7 @@ Unusable files are rejected here, with their path, so that later stages can rely
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -53,6 +53,7 @@ class Image:
 class Label:
     array: NDArray[np.int32]  # (*S)
     grid: Grid
+    meanings: dict[int, str] = field(default_factory=dict)  # as in OpenFile
 
 
 def suffix_of(path: Path | str) -> str:
@@ -138,7 +139,8 @@ def read_label(path: Path, dims: int | None = None) -> Label:
                 "Store class numbers in one channel. If each channel is a class, take the argmax. "
                 "If they are time points, save each labeled one as a case.",
             )
-        return Label(_integers(path, opened.values().reshape(grid.shape)), grid)
+        array = _integers(path, opened.values().reshape(grid.shape))
+        return Label(array, grid, opened.meanings)
 
 
 def read_case_label(case: Case, dims: int | None = None) -> Label:
@@ -205,7 +207,8 @@ def with_axes_of(label: Label, grid: Grid) -> Label:
         return label
     from nibabel.orientations import apply_orientation
 
-    return Label(np.ascontiguousarray(apply_orientation(label.array, turns)), grid)
+    array = np.ascontiguousarray(apply_orientation(label.array, turns))
+    return replace(label, array=array, grid=grid)
 
 
 def axis_turns(a: Grid, b: Grid) -> NDArray[np.float64] | None:

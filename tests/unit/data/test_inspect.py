@@ -12,6 +12,7 @@ from tiny import ORGAN_PLAN
 from segpl.data.cache import load_volumes
 from segpl.data.case import Case, Dataset
 from segpl.data.inspect import Inspection, inspect
+from segpl.data.known_cases import KnownCases
 from segpl.data.layouts import read_dataset
 
 SHAPE = (8, 9, 10)
@@ -277,6 +278,50 @@ class TestClasses:
         inspection = empty.inspect()
         assert "occurs in no label (1 read)" in problems(inspection, "", fatal=True)
         assert "the label has no foreground" in problems(inspection, "a", fatal=False)
+
+
+class TestMeanings:
+    RED, GREEN, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 0)
+
+    def inspect(self, root: Path, palettes: dict[str, tuple], *, numbers=(0, 1, 2)) -> Inspection:
+        """Cases whose masks have these palettes, or no palette."""
+        cases = []
+        for seed, (name, palette) in enumerate(palettes.items()):
+            image, path = root / f"{name}.png", root / f"{name}-mask.png"
+            noise = np.random.default_rng(seed).integers(0, 255, (8, 9), np.uint8)
+            PIL.Image.fromarray(noise).save(image)
+            label = np.zeros((8, 9), np.uint8)
+            for number in numbers:
+                label[number] = number
+            mask = PIL.Image.fromarray(label, mode="P" if palette else "L")
+            if palette:
+                mask.putpalette(np.ravel(palette).tolist())
+            mask.save(path)
+            cases.append(Case(name, (image,), path))
+        known = KnownCases(root)
+        return inspect(Dataset(root, "folders", tuple(cases)), read_labels_of=palettes, known=known)
+
+    def test_number_with_another_color_is_an_error(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("SEGPL_CACHE", str(tmp_path / "cache"))
+        usual, swapped = (self.BLACK, self.RED, self.GREEN), (self.BLACK, self.GREEN, self.RED)
+        for _ in range(2):  # the second time without reading the files
+            found = self.inspect(tmp_path, {"a": usual, "b": usual, "c": swapped})
+            (problem,) = found.problems
+            assert (problem.case, problem.fatal) == ("c", True)
+            assert problem.what == (
+                f"the number 1 is color #00ff00 in {tmp_path / 'c-mask.png'}, "
+                f"but color #ff0000 in {tmp_path / 'a-mask.png'}"
+            )
+            assert "same palette" in problem.remedy
+
+    def test_colors_of_unused_numbers_and_gray_masks_may_differ(self, tmp_path):
+        palettes = {
+            "a": (self.BLACK, self.RED, self.GREEN),
+            "b": (self.BLACK, self.RED, self.BLACK),
+            "gray": (self.BLACK, (128,) * 3, (255,) * 3),
+            "plain": None,
+        }
+        assert not self.inspect(tmp_path, palettes, numbers=(0, 1)).problems
 
 
 class TestFiles:
