@@ -37,6 +37,8 @@ Role = Literal["image", "label"]
 # numpy parses headers as Python code, which sometimes fails in concurrent threads of Python 3.11
 NPY_HEADERS = threading.Lock()
 DATA_FILE = re.compile(rb"[\r\n][ \t]*data ?file\s*:([^\r\n]*)", re.IGNORECASE)
+SEGMENT_NUMBER = re.compile(r"(Segment[0-9]+)_LabelValue")  # in a .seg.nrrd of 3D Slicer
+DEFAULT_NAME = re.compile(r"Segment_[0-9]+|")  # of segments that nobody named
 CHUNK = 2**20  # bytes or values processed at a time
 SILENT = logging.Logger("nifti", logging.CRITICAL + 1)  # nibabel's messages name no file
 FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
@@ -56,7 +58,7 @@ class OpenFile:
     channels_first: bool = False
     # reads a part of the spatial axes without loading the rest, if the format allows it
     part: Callable[[tuple[slice, ...]], NDArray[Any]] | None = None
-    # what the file says about each number of a label, such as "color #ff0000"
+    # what the file says about numbers of a label: "color #ff0000" or "segment 'tumor'"
     meanings: dict[int, str] = field(default_factory=dict)
 
 
@@ -172,7 +174,20 @@ def open_nrrd(path: Path, role: Role) -> OpenFile:
         require_stored(stored_in, math.prod(shape), is_packed=True)
         return sitk_values(reader.Execute())
 
-    return OpenFile(shape, values, affine=itk_affine(sitk_geometry(reader)))
+    meanings = _segment_names(reader) if role == "label" else {}
+    return OpenFile(shape, values, affine=itk_affine(sitk_geometry(reader)), meanings=meanings)
+
+
+def _segment_names(reader: Any) -> dict[int, str]:
+    """Names of the numbers in a segmentation of 3D Slicer."""
+    found = {}
+    stored = {key: reader.GetMetaData(key) for key in reader.GetMetaDataKeys()}
+    for key, number in stored.items():
+        segment = SEGMENT_NUMBER.fullmatch(key)
+        name = stored.get(f"{segment[1]}_Name", "").strip() if segment else ""
+        if number.isdecimal() and not DEFAULT_NAME.fullmatch(name):
+            found[int(number)] = f"segment '{name.encode(errors='replace').decode()}'"
+    return found
 
 
 def sitk_values(image: Any) -> NDArray[Any]:

@@ -21,6 +21,10 @@ SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 SAME_PALETTE = (
     "Save all masks with the same palette, or as gray images whose values are the class numbers."
 )
+SAME_SEGMENTS = (
+    "In every file, give the segments the same names in the same order, or export them as label "
+    "maps with the same color table."
+)
 Voxels = dict[str, dict[int, int]]  # case -> number in its label -> count
 
 
@@ -73,9 +77,10 @@ def meaning_problems(cases: Sequence[Case], prints: Mapping[str, Fingerprint]) -
         meanings = prints[case.name].meanings if case.name in prints else {}
         for number, meaning in meanings.items():
             usual, path = first.setdefault(number, (meaning, case.label))
-            if meaning != usual:
+            if meaning.casefold() != usual.casefold():
                 what = f"the number {number} is {meaning} in {case.label}, but {usual} in {path}"
-                yield Problem(case.name, what, SAME_PALETTE)
+                remedy = SAME_SEGMENTS if meaning.startswith("segment") else SAME_PALETTE
+                yield Problem(case.name, what, remedy)
                 break
 
 

@@ -323,6 +323,37 @@ class TestMeanings:
         }
         assert not self.inspect(tmp_path, palettes, numbers=(0, 1)).problems
 
+    @pytest.mark.parametrize(
+        ("names", "is_error"),
+        [
+            (("anterior", "posterior"), True),
+            (("Posterior", "anterior "), False),
+            (("Segment_1", "Segment_2"), False),
+            (("Posterior", "Anterior", "Anterior"), False),  # 3 does not occur
+        ],
+    )
+    def test_number_with_another_segment_name_is_an_error(self, tmp_path, names, is_error):
+        sitk = pytest.importorskip("SimpleITK")
+        cases = []
+        for seed, (case, segments) in enumerate((("a", ("Posterior", "Anterior")), ("b", names))):
+            label = sitk.GetImageFromArray(mask(1, 2))
+            for place, name in enumerate(segments):
+                label.SetMetaData(f"Segment{place}_LabelValue", str(place + 1))
+                label.SetMetaData(f"Segment{place}_Name", name)
+            image, path = tmp_path / f"{case}.nrrd", tmp_path / f"{case}.seg.nrrd"
+            sitk.WriteImage(sitk.GetImageFromArray(scan(seed)), image)
+            sitk.WriteImage(label, path)
+            cases.append(Case(case, (image,), path))
+        found = inspect(Dataset(tmp_path, "folders", tuple(cases)), read_labels_of="ab").problems
+        assert bool(found) == is_error
+        for problem in found:
+            assert (problem.case, problem.fatal) == ("b", True)
+            assert problem.what == (
+                f"the number 1 is segment 'anterior' in {tmp_path / 'b.seg.nrrd'}, "
+                f"but segment 'Posterior' in {tmp_path / 'a.seg.nrrd'}"
+            )
+            assert "same color table" in problem.remedy
+
 
 class TestFiles:
     def test_label_with_another_shape_is_an_error(self, folder):
