@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.masks import bounding_box
-from segpl.data.readers import Image, Label, orientation_of
+from segpl.data.readers import Image, Label, orientation_of, slices
 
 SAMPLE = 2000  # foreground intensities kept per case and channel
 PERCENTILE_VOXELS = 200_000  # voxels from which percentiles are computed
@@ -41,6 +41,7 @@ class Fingerprint:
     chords: dict[int, tuple[float, ...]] = field(default_factory=dict)
     # number in the label -> its color or name, if the label file stores one
     meanings: dict[int, str] = field(default_factory=dict)
+    checksum: int = 0  # of all voxels in their order in memory: equal for copies of a file
 
 
 def fingerprint(case: str, image: Image, label: Label | None, ignore: int | None) -> Fingerprint:
@@ -57,7 +58,15 @@ def fingerprint(case: str, image: Image, label: Label | None, ignore: int | None
         _foreground_sample(case, image, label, ignore) if label and fits else (),
         _chords_in_mm(label, image, ignore) if label and fits else {},
         {number: meanings[number] for number in voxels or () if number in meanings},
+        _checksum(image.array),
     )
+
+
+def _checksum(image: NDArray[np.float32]) -> int:
+    value = 0
+    for part in slices(image):
+        value = zlib.crc32(np.ascontiguousarray(part).data, value)
+    return value
 
 
 def channel_statistics(channel: NDArray[np.float32]) -> ChannelStatistics:

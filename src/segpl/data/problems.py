@@ -11,12 +11,13 @@ from statistics import median
 from segpl.data.case import LARGEST_CLASS, Case, Dataset, is_patterns
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.spacing import reorient_fingerprint
-from segpl.errors import count_noun
+from segpl.errors import count_noun, name_some
 
 MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
 MOST_UNNAMED_CHANNELS = 8  # a file with more may be a time series
 OUTLIER = 3.0  # times the median spacing or field of view
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
+SHOWN_COPIES = 3  # pairs of identical images listed in a message
 
 SAME_PALETTE = (
     "Save all masks with the same palette, or as gray images whose values are the class numbers."
@@ -85,8 +86,9 @@ def meaning_problems(cases: Sequence[Case], prints: Mapping[str, Fingerprint]) -
 
 
 def image_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
-    """Images that look like masks or differ from the others."""
+    """Images that look like masks, are copies, or differ from the others."""
     yield from _masklike_problems(dataset, prints)
+    yield from _copy_problems(dataset, prints)
     yield from _outlier_problems(dataset, prints)
 
 
@@ -215,6 +217,26 @@ def _masklike_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Itera
             item.case,
             f"the image looks like a mask: nearly all values are {low:g} or {high:g}",
             "If it is one, move it to another folder, or add its pattern to the layout.",
+            fatal=False,
+        )
+
+
+def _copy_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
+    """Identical images of several subjects, which a split may separate."""
+    subjects = {case.name: case.subject for case in dataset.cases}
+    first: dict[object, str] = {}
+    copies = []
+    for item in prints:
+        if any(channel.minimum != channel.maximum for channel in item.channels):
+            original = first.setdefault((item.shape, item.channels, item.checksum), item.case)
+            if subjects[original] != subjects[item.case]:
+                copies.append(f"'{original}' = '{item.case}'")
+    if copies:
+        yield Problem(
+            "",
+            f"some cases have identical images: {name_some(copies, SHOWN_COPIES)}",
+            "Remove the copies or, if they belong to one subject, set --subject. Otherwise a copy "
+            "of a training image may be a test image.",
             fatal=False,
         )
 

@@ -346,7 +346,7 @@ def _finite(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
     _reject_non_numeric(path, values)
     with np.errstate(over="ignore"):  # overflow of float32 gives infinity, which is rejected
         array = np.asarray(values, dtype=np.float32)
-    count = array.size - sum(int(np.count_nonzero(np.isfinite(part))) for part in _slices(array))
+    count = array.size - sum(int(np.count_nonzero(np.isfinite(part))) for part in slices(array))
     if count:
         raise UnusableFileError(
             f"{path} contains {count_noun(count, 'NaN or infinite value')}",
@@ -355,7 +355,7 @@ def _finite(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
     return array
 
 
-def _slices(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+def slices(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Slices of an image (C, *S), to keep temporary arrays small."""
     slowest = 1 + int(np.argmax(np.abs(array.strides[1:])))  # NIfTI stores the first axis fastest
     return (row for channel in np.moveaxis(array, slowest, 1) for row in channel)

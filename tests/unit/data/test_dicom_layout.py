@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from generated_dicom import AXIAL, make_contours, make_series, new_file, save
+from generated_dicom import AXIAL, make_contours, make_series, new_file, ramp, save
 
 from segpl.data.dicom.series import open_series
 from segpl.data.dicom.write import write_segmentation
@@ -77,7 +77,7 @@ def test_labels_json_chooses_classes_and_numbers(tmp_path):
 
 def test_inspection_of_a_dicom_dataset_finds_no_problem(tmp_path):
     add_case(tmp_path, "a", "prostate")
-    add_case(tmp_path, "b")
+    add_case(tmp_path, "b", voxels=ramp()[::-1])
     dataset = read_dataset(tmp_path)
     inspection = inspect(dataset, read_labels_of=["a", "b"])
     assert (inspection.dims, inspection.problems) == (3, ())

@@ -404,6 +404,24 @@ class TestFiles:
         assert inspection.fingerprints["sizeless"].spacing == (1, 1, 1)
         assert problems(inspection, "good", fatal=False) == ""
 
+    def test_identical_images_of_several_subjects_are_a_warning(self, empty, monkeypatch):
+        monkeypatch.setenv("SEGPL_CACHE", str(empty.root / "cache"))
+        permuted = scan()[::-1]  # with the same statistics
+        for name, image in {"a": scan(), "b": permuted, "a (1)": scan(), "c": scan(1)}.items():
+            empty.add(name, image, mask(1))
+        for _ in range(2):  # the second time without reading the files
+            found = inspect(
+                Dataset(empty.root, "folders", tuple(empty.cases)),
+                read_labels_of=["a"],
+                known=KnownCases(empty.root),
+            )
+            (problem,) = found.problems
+            assert (problem.case, problem.fatal) == ("", False)
+            assert problem.what == "some cases have identical images: 'a' = 'a (1)'"
+            assert "--subject" in problem.remedy
+        empty.cases = [replace(case, subject=case.name[0]) for case in empty.cases]
+        assert not empty.inspect().problems
+
     def test_another_number_of_channels_is_an_error(self, folder):
         folder.add("other")
         folder.add("two", scan(0, *SHAPE, 2))
@@ -420,8 +438,8 @@ class TestFiles:
         assert not any("time series" in problem.remedy for problem in inspection.problems)
 
     def test_time_points_in_place_of_channels_are_a_warning(self, empty):
-        for name in "ab":
-            empty.add(name, scan(0, *SHAPE, 9), mask(1))
+        for seed, name in enumerate("ab"):
+            empty.add(name, scan(seed, *SHAPE, 9), mask(1))
         (problem,) = empty.inspect().problems
         assert problem.what == "most images have 9 channels"
         assert not problem.fatal
