@@ -87,7 +87,7 @@ def test_what_may_be_wrong_with_the_labels_is_shown_before_training(tmp_path, ca
         label = np.zeros((16, 16), np.uint8)
         label[4:9, 4:9], label[4, 4] = 255, edge
         for folder, values in (
-            ("images", label // 2 + np.eye(16, dtype=np.uint8)),
+            ("images", label // 2 + number * np.eye(16, dtype=np.uint8)),
             ("labels", label),
         ):
             (tmp_path / folder).mkdir(exist_ok=True)
