@@ -41,6 +41,7 @@ SEGMENT_NUMBER = re.compile(r"(Segment[0-9]+)_LabelValue")  # in a .seg.nrrd of 
 DEFAULT_NAME = re.compile(r"Segment_[0-9]+|")  # of segments that nobody named
 CHUNK = 2**20  # bytes or values processed at a time
 SILENT = logging.Logger("nifti", logging.CRITICAL + 1)  # nibabel's messages name no file
+MILLIMETERS = {1: 1000.0, 3: 0.001}  # in a unit of length of NIfTI: meters, micrometers
 FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
 NIFTI = (".nii.gz", ".nii")
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif")
@@ -127,7 +128,8 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
             found: NDArray[Any] = ArrayProxy(file, header)[index]
         return found.reshape(*found.shape[: len(index)], -1) if len(shape) > len(index) else found
 
-    affine = np.asarray(header.get_best_affine(), np.float64)
+    affine = np.array(header.get_best_affine(), np.float64)
+    affine[:3] *= MILLIMETERS.get(int(header["xyzt_units"]) & 7, 1.0)
     return OpenFile(shape, values, affine=affine, part=part)
 
 

@@ -198,6 +198,16 @@ def test_a_picture_with_a_turned_camera_is_read_as_viewers_show_it(tmp_path, suf
     assert read_grid(tmp_path / f"a.{suffix}")[0].shape == (24, 16)
 
 
+@pytest.mark.parametrize(
+    ("unit", "spacing"), [("micron", 0.005), ("mm", 5), ("meter", 5000), ("unknown", 5)]
+)
+def test_lengths_are_in_millimeters_whatever_the_unit_of_the_file(tmp_path, unit, spacing):
+    scan = nibabel.Nifti1Image(np.ones((4, 4, 4), np.int16), np.diag([5.0, 5.0, 5.0, 1.0]))
+    scan.header.set_xyzt_units(unit)
+    nibabel.save(scan, tmp_path / "a.nii.gz")
+    assert read_grid(tmp_path / "a.nii.gz")[0].spacing == pytest.approx((spacing,) * 3)
+
+
 def test_gray_mask_saved_as_rgb_is_one_mask(tmp_path):
     values = np.repeat(np.array([[0, 255], [255, 0]], np.uint8)[..., None], 3, axis=-1)
     np.testing.assert_array_equal(
