@@ -132,6 +132,10 @@ def _not_classes(case: str, numbers: Sequence[int]) -> Problem:
     if numbers[-1] > LARGEST_CLASS:
         what = f"the label contains {numbers[-1]}, which is too large for a class number"
         return Problem(case, what, f"Number the classes from 1 to at most {LARGEST_CLASS}.")
+    if numbers[0] == 1 and len(numbers) == numbers[-1] < 255:  # a JPEG may have all 255
+        what = f"the label contains the numbers 1 to {numbers[-1]}, like one for each object"
+        remedy = "Number classes instead: for a single class, save label > 0."
+        return Problem(case, what, f"{remedy} If these are classes, name them in labels.json.")
     return Problem(
         case,
         f"the label contains {len(numbers)} different numbers between {numbers[0]} and "

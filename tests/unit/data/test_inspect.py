@@ -190,6 +190,11 @@ class TestClasses:
         assert len(inspection.problems) == 1
         assert list(inspection.classes.values()) == [0, 1]
 
+    def test_numbers_of_objects_are_not_classes(self, folder):
+        folder.add("cells", label=(np.arange(720) % 81).reshape(SHAPE).astype(np.uint16))
+        (problem,) = folder.inspect().problems
+        assert problem.what == "the label contains the numbers 1 to 80, like one for each object"
+
     def test_a_number_in_a_single_label_is_a_warning(self, folder):
         folder.add("stray", label=mask(1, 7))
         assert not folder.inspect().problems  # with two labels, it may be a class
