@@ -193,6 +193,7 @@ def choose_plan(config: Config, inspection: Inspection) -> Plan:
     if config.data.plan:
         plan = Plan.read(Path(config.data.plan))
         inspection.dataset.require_numbers(plan.classes, Path(config.data.plan))
+        inspection.dataset.require_names(plan.classes, Path(config.data.plan))
     else:
         device = choose_device(config.train.device)
         resources = Resources(free_memory(device), device.type != "cpu")

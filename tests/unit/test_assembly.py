@@ -98,6 +98,21 @@ def test_what_may_be_wrong_with_the_labels_is_shown_before_training(tmp_path, ca
     assert f"`segpl check {tmp_path} --layout folders` lists all problems." in shown
 
 
+@pytest.mark.parametrize("classes", [{"Background": 0, "prostate": 4}, None])
+def test_plan_with_other_class_names_is_rejected(tmp_path, classes):
+    """Without names, those of the plan are used; the background has no name of its own."""
+    ORGAN_PLAN.write(tmp_path / "plan.json")
+    scan = Fingerprint("a", (9, 9, 9), (1.0,) * 3, "RAS", (None,), None, ())
+    dataset = Dataset(tmp_path, "folders", (Case("a", ()),), (), classes)
+    inspection = SimpleNamespace(dims=3, fingerprints={"a": scan}, dataset=dataset)
+    config = resolve({"data": {"plan": str(tmp_path / "plan.json")}, "train": {"device": "cpu"}})
+    if classes is None:
+        assert choose_plan(config, inspection).classes == ORGAN_PLAN.classes
+        return
+    with pytest.raises(InputError, match=r"class 4 is 'organ' in .*plan\.json and 'prostate' in"):
+        choose_plan(config, inspection)
+
+
 def test_seed_determines_the_first_weights():
     first, same, other = (
         next(build_method(resolve({"train": {"seed": seed}}), ORGAN_PLAN).parameters())

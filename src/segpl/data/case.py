@@ -102,6 +102,16 @@ class Dataset:
                     f"Both must use the same numbers. {self._numbering()}"
                 )
 
+    def require_names(self, classes: Mapping[str, int], plan: Path) -> None:
+        """Reject a plan that gives a number of this dataset another name."""
+        own = {number: name for name, number in (self.classes or {}).items() if number}
+        for name, number in classes.items():
+            if own.get(number, name) != name:
+                raise InputError(
+                    f"class {number} is '{name}' in {plan} and '{own[number]}' in {self.root}. "
+                    "Correct the names in the plan, or omit --plan to derive one from the dataset."
+                )
+
     def _numbering(self) -> str:
         if self.has_masks:
             return "The order of the label patterns in the layout sets those of several masks."
