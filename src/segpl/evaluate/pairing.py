@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.case import Case, Dataset
-from segpl.data.layouts import read_dataset, stated_layout
+from segpl.data.layouts import read_dataset, read_label_folder, stated_layout
 from segpl.data.layouts.base import bare_stem, image_files, labels_by_stem, subfolder
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.manifest import MANIFEST, Manifest, read_manifest
@@ -31,18 +31,16 @@ class Pairing:
     """Predictions with their labels, and what the numbers in them mean."""
 
     pairs: dict[str, tuple[Path, Path]]  # case -> prediction, label
+    cases: dict[str, Case]  # those with a label
     without_label: list[str]  # predicted cases
     without_prediction: list[str]  # labeled cases
     classes: dict[str, int] | None  # name -> number; None: take the numbers in the labels
     ignore: int | None  # number of unknown voxels
     regions: dict[str, Path] = field(default_factory=dict)  # case -> mask to score inside of
     seen: dict[str, list[str]] = field(default_factory=dict)  # 'training', ... -> cases
-    cases: dict[str, Case] = field(default_factory=dict)  # those of a dataset
 
     def truth(self, case: str) -> Label:
-        if case in self.cases:
-            return read_case_label(self.cases[case])
-        return read_label(self.pairs[case][1])
+        return read_case_label(self.cases[case])
 
     def truth_on(self, grid: Grid, case: str, label: Label | None = None) -> Label:
         """The truth with the axes of its prediction's grid; `label` if it is already read."""
@@ -61,7 +59,7 @@ def pair_cases(
     predictions: Path, labels: Path | Dataset, *, region: str | Path | None = None
 ) -> Pairing:
     """Match predictions and labels by case name; their formats may differ."""
-    dataset, folder = (labels, labels.root) if isinstance(labels, Dataset) else (None, labels)
+    folder = labels.root if isinstance(labels, Dataset) else labels
     for path in (predictions, folder):
         if not path.is_dir():
             raise MissingFileError(
@@ -78,15 +76,13 @@ def pair_cases(
             f"{predictions} contains no masks{': it is a run' if is_run else ''}. Evaluate the "
             "folder that `segpl predict` wrote with --out."
         )
-    if dataset is None and (
-        not image_files(folder) or stated_layout(folder) or find_patterns(folder)
-    ):
+    if isinstance(labels, Dataset):
+        dataset = labels
+    elif not image_files(folder) or stated_layout(folder) or find_patterns(folder):
         dataset = read_dataset(folder, accept=True)
-    known = (
-        {case.name: case.label for case in dataset.cases if case.label}
-        if dataset
-        else labels_by_stem(image_files(folder))
-    )
+    else:
+        dataset = read_label_folder(folder)
+    known = {case.name: case.label for case in dataset.cases if case.label}
     shared = sorted(predicted.keys() & known.keys())
     if not shared:
         raise InputError(
@@ -101,24 +97,22 @@ def pair_cases(
                 "predictions first, then the labels."
             )
     seen: dict[str, list[str]] = {}
-    classes = dataset.classes if dataset else None
-    ignore = dataset.ignore if dataset else None
+    classes, ignore = dataset.classes, dataset.ignore
     if manifest:
-        if dataset:
-            dataset.require_numbers(manifest.classes, predictions / MANIFEST)
+        dataset.require_numbers(manifest.classes, predictions / MANIFEST)
         classes, ignore = manifest.classes, manifest.ignore
         for case in shared:
             if (entry := manifest.files.get(case)) and entry.seen:
                 seen.setdefault(entry.seen, []).append(case)
     return Pairing(
         pairs={case: (predicted[case], known[case]) for case in shared},
+        cases={case.name: case for case in dataset.cases if case.label},
         without_label=sorted(predicted.keys() - known.keys()),
         without_prediction=sorted(known.keys() - predicted.keys()),
         classes=classes,
         ignore=ignore,
         regions=find_regions(region, {case: known[case] for case in shared}) if region else {},
         seen=seen,
-        cases={case.name: case for case in dataset.cases if case.label} if dataset else {},
     )
 
 

@@ -192,6 +192,24 @@ def test_a_region_limits_the_scores_and_is_reported(folders, tmp_path, capsys):
     assert "left masks." in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("description", ["labels.json", "dataset.json"])
+def test_a_folder_of_labels_has_the_classes_of_its_dataset(folders, description):
+    predictions, labels = folders
+    path = labels.parent / description
+    path.write_text(json.dumps({"labels": {"background": 0, "vessel": 255}}))
+    evaluate(*folders)
+    assert {score.class_name for score in read_scores(predictions / "scores.csv")} == {"vessel"}
+    content = {"classes": {"background": 0, "vessel": 1}, "ignore": None}
+    (predictions / "predictions.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"class 'vessel' is 1 in .*predictions\.json and 255 in"):
+        evaluate(*folders)
+    # a region of nnU-Net
+    path.write_text(json.dumps({"labels": {"background": 0, "vessel": [1, 255]}}))
+    (predictions / "predictions.json").unlink()
+    evaluate(*folders)
+    assert {score.class_name for score in read_scores(predictions / "scores.csv")} == {"255"}
+
+
 def write_probabilities(predictions: Path, **maps: object) -> None:
     """As `segpl predict --probabilities` writes them beside masks of pictures."""
     content = {"classes": {"background": 0, "vessel": 255}, "ignore": None, "files": {}}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -70,6 +71,17 @@ def read_dataset(
     for folder in label_folders(root) if dataset.layout == Folders.name else []:
         reject_nested_labels(folder, [case for case in cases if not case.label])
     return replace(_described(dataset), cases=cases)
+
+
+def read_label_folder(folder: Path) -> Dataset:
+    """The labels in a folder, with the classes that the dataset around it names, if any."""
+    cases = [Case(name, (), path) for name, path in labels_by_stem(image_files(folder)).items()]
+    found = Dataset(folder, "labels", tuple(cases))
+    # `dataset.json` may belong to another tool; the labels can be scored without it
+    with suppress(UserError):
+        named = _described(replace(found, root=folder.absolute().parent))
+        return found if named.classes is None else named
+    return found
 
 
 def accepted_layout(root: Path) -> str | None:
