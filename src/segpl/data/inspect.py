@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from segpl.data.case import Case, Dataset, is_patterns
 from segpl.data.fingerprint import Fingerprint, count_numbers, fingerprint
 from segpl.data.formats import NIFTI, lacks_spacing
 from segpl.data.known_cases import KnownCases, source_digest
+from segpl.data.manifest import MANIFEST, mask_digest, read_manifest
 from segpl.data.pool import CasePool
 from segpl.data.problems import (
     Problem,
@@ -94,6 +97,7 @@ def inspect(
         dataset = replace(dataset, channels=())  # the name of a file does not name its channels
     classes = _classes(dataset, voxels)
     problems = [problem for report in reports for problem in report.problems]
+    problems += _predicted_labels(cases)
     problems += label_problems(dataset, classes, voxels)
     problems += meaning_problems(cases, fingerprints)
     problems += image_problems(dataset, list(fingerprints.values()))
@@ -161,6 +165,26 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
         what = f"image and label have different grids: {difference}"
         problems.append(Problem(case.name, what, f"{remedy}."))
     return _CaseReport(case.name, found, found.voxels, problems)
+
+
+def _predicted_labels(cases: Sequence[Case]) -> Iterator[Problem]:
+    """Labels that `segpl predict` wrote and nobody has changed since."""
+    digests: dict[Path, str] = {}
+    for folder in {path.parent for case in cases for path in case.label_files}:
+        with suppress(UserError):  # the file is from another program
+            manifest = read_manifest(folder)
+            entries = manifest.files.values() if manifest else []
+            digests |= {folder / entry.labels: entry.digest for entry in entries}
+    for case in cases:
+        for path in case.label_files:
+            if path in digests and digests[path] in ("", mask_digest(path)):
+                yield Problem(
+                    case.name,
+                    "the label is a mask that segpl predicted, according to "
+                    f"{path.with_name(MANIFEST)}",
+                    "Move the predicted masks to another folder. If you have reviewed all of them "
+                    f"to use them as labels, remove {MANIFEST}.",
+                )
 
 
 def _unreadable(case: Case, error: UserError) -> Problem:

@@ -14,6 +14,7 @@ from segpl.data.case import Case, Dataset
 from segpl.data.inspect import Inspection, inspect
 from segpl.data.known_cases import KnownCases
 from segpl.data.layouts import read_dataset
+from segpl.data.manifest import Manifest, PredictedCase, mask_digest, write_manifest
 
 SHAPE = (8, 9, 10)
 NAMED = {"background": 0, "tumor": 1}
@@ -485,3 +486,25 @@ class TestFiles:
         save(folder.cases[1].label, mask(1), spacing=1.2)
         found = problems(folder.inspect(), "moved", fatal=True)
         assert "voxel spacing (1, 1, 1) and (1.2, 1.2, 1.2) mm" in found
+
+
+@pytest.mark.parametrize("digest", ["", "of the file"])
+def test_unchanged_predicted_masks_are_no_labels(empty, digest):
+    """Masks that were corrected by hand are labels, and so are those that are not listed."""
+    for name in "abcd":
+        empty.add(name, label=mask(0, 1))
+    paths = {case.name: case.label for case in empty.cases if case.name != "d"}
+    entries = {
+        name: PredictedCase((), path.name, digest=digest and mask_digest(path))
+        for name, path in paths.items()
+    }
+    entries["b"] = replace(entries["b"], digest=mask_digest(paths["b"]))
+    write_manifest(empty.root, Manifest(NAMED, run="runs/a", files=entries))
+    save(paths["b"], mask(0, 1, 1))
+    found = empty.inspect(look="abd")
+    (problem,) = [one for one in found.problems if "segpl predicted" in one.what]
+    assert (problem.case, problem.fatal) == ("a", True)
+    assert str(empty.root / "predictions.json") in problem.what
+    assert "remove predictions.json" in problem.remedy
+    (empty.root / "predictions.json").write_text("[]")  # of another program
+    assert not empty.inspect().problems
