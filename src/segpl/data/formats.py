@@ -258,9 +258,14 @@ def _opened_picture(path: Path) -> Iterator[Image.Image]:
 
     try:
         with BoundedFile(path) as file, Image.open(file, formats=PICTURE_FORMATS) as picture:
-            # Pillow turns TIFF itself
-            if picture.format != "TIFF" and picture.getexif().get(Base.Orientation, 1) != 1:
+            orientation = picture.getexif().get(Base.Orientation, 1)
+            if picture.format != "TIFF" and orientation != 1:  # Pillow turns TIFF itself
                 ImageOps.exif_transpose(picture, in_place=True)
+            elif orientation > 4 and picture.info.get("compression") == "raw":
+                raise UnusableFileError(
+                    f"{path} has a rotation in its header, with which Pillow misreads it",
+                    "Save it as PNG.",
+                )
             yield picture
     except Image.DecompressionBombError as error:
         raise UnusableFileError(

@@ -182,20 +182,25 @@ def test_palette_picture_gives_colors_as_image_and_indices_as_label(tmp_path):
     assert image[:, 0, 1].tolist() == [250, 10, 10]
 
 
-@pytest.mark.parametrize("suffix", ["jpg", "png"])
-def test_a_picture_with_a_turned_camera_is_read_as_viewers_show_it(tmp_path, suffix):
+@pytest.mark.parametrize(
+    ("suffix", "options"), [("jpg", {}), ("png", {}), ("tif", {"compression": "tiff_lzw"})]
+)
+def test_a_picture_with_a_turned_camera_is_read_as_viewers_show_it(tmp_path, suffix, options):
     """Rotated clockwise, as for EXIF orientation 6: its first column becomes the first row."""
     stored = np.zeros((16, 24), np.uint8)
     stored[:, :8] = 200
     picture = PIL.Image.fromarray(stored)
     exif = picture.getexif()
     exif[PIL.ExifTags.Base.Orientation] = 6
-    picture.save(tmp_path / f"a.{suffix}", exif=exif)
+    picture.save(tmp_path / f"a.{suffix}", exif=exif, **options)
     (shown,) = read_image([tmp_path / f"a.{suffix}"], dims=2).array
     assert shown.shape == (24, 16)
     assert shown[:6].min() > 150
     assert shown[10:].max() < 50
     assert read_grid(tmp_path / f"a.{suffix}")[0].shape == (24, 16)
+    picture.save(tmp_path / "b.tif", exif=exif)
+    with pytest.raises(InputError, match=r"b\.tif has a rotation in its header"):
+        read_image([tmp_path / "b.tif"], dims=2)
 
 
 @pytest.mark.parametrize(
