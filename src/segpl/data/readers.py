@@ -27,6 +27,7 @@ SUFFIXES: tuple[str, ...] = tuple(OPENERS)
 # tolerances in voxels
 SPACING_TOLERANCE = 1e-3  # also for directions
 ORIGIN_TOLERANCE = 1e-2  # some programs round the origin to 0.01 mm
+MOST_COLORS = 4  # red, green, blue, alpha
 INTEGER_TOLERANCE = 1e-4  # header scaling turns 1 into 0.9999999
 
 
@@ -304,6 +305,11 @@ def _grid(path: Path, opened: OpenFile, dims: int | None) -> tuple[Grid, int]:
     shape, channels = opened.shape, 1
     if axes > spatial and opened.channels_first:
         channels, shape = shape[0], shape[1:]
+        if min(opened.shape[:-1]) > MOST_COLORS >= shape[-1]:
+            raise UnusableFileError(
+                f"{path} has the shape {opened.shape}, with channels last",
+                "Save them first: numpy.moveaxis(array, -1, 0).",
+            )
     elif axes > spatial:
         channels, shape = shape[-1], shape[:-1]
     return Grid(shape, _voxel_size(path, opened, spatial), opened.affine), channels

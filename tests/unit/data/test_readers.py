@@ -366,6 +366,11 @@ def with_values(*values: float) -> np.ndarray:
         ),
         (lambda d: nifti(d / "a.nii", volume(4, 5, 6, 2)), 2, "has 4 axes .* but a 2D image is"),
         (lambda d: store(d / "a.npy", volume(4, 5).astype(np.complex64)), 2, "of type complex64"),
+        (
+            lambda d: store(d / "a.npy", volume(8, 9, 3)),
+            2,
+            r"shape \(8, 9, 3\), with channels last",
+        ),
         (lambda d: store(d / "a.npy", np.zeros((0, 5))), 2, "is empty"),
     ],
 )
