@@ -103,19 +103,20 @@ def estimate_comparison(
         if done:
             known[key] = statistics.fmean(read_run(job.folder).seconds for job in done)
     unknown = {(job.dataset, job.label) for job in waiting} - known.keys()
-    if unknown:
-        say("To estimate the time, each method takes a few training steps, which are discarded.")
     speeds: dict[str, TrainingSpeed] = {}
-    with (
-        bar("measuring methods", len(unknown)) as advance,
-        TemporaryDirectory() as place,
-    ):
+    with TemporaryDirectory() as place:
+        planned: list[TrainingJob] = []
         for dataset in experiment.datasets:
             if not any(name == dataset.name for name, _ in unknown):
                 continue
             first, folder = replace(dataset, seeds=dataset.seeds[:1]), Path(place) / dataset.name
-            planned = plan_jobs(experiment, first, folder, root=root, derive_plans=True, quiet=True)
-            for job in list(planned):
+            planned += plan_jobs(
+                experiment, first, folder, root=root, derive_plans=True, quiet=True
+            )
+        if planned:
+            say("To measure the time, each method takes a few training steps and discards them.")
+        with bar("measuring methods", len(unknown)) as advance:
+            for job in planned:
                 if (job.dataset, job.label) in unknown:
                     known[job.dataset, job.label] = measured_seconds(job, speeds)
                     advance()
