@@ -58,11 +58,12 @@ def fingerprint(case: str, image: Image, label: Label | None, ignore: int | None
         _foreground_sample(case, image, label, ignore) if label and fits else (),
         _chords_in_mm(label, image, ignore) if label and fits else {},
         {number: meanings[number] for number in voxels or () if number in meanings},
-        _checksum(image.array),
+        checksum(image.array),
     )
 
 
-def _checksum(image: NDArray[np.float32]) -> int:
+def checksum(image: NDArray[np.float32]) -> int:
+    """Equal for copies of an image."""
     value = 0
     for part in slices(image):
         value = zlib.crc32(np.ascontiguousarray(part).data, value)

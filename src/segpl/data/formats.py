@@ -7,6 +7,7 @@ import io
 import logging
 import math
 import re
+import struct
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -250,15 +251,29 @@ def nrrd_data_file(path: Path) -> Path:
     return path.parent / names[0] if names else path
 
 
+def _orientation(picture: Image.Image) -> int:
+    """The EXIF orientation, without decoding the pixels; 1: not turned."""
+    from PIL import Image
+    from PIL.ExifTags import Base
+
+    if picture.format == "TIFF":
+        return int(picture.getexif().get(Base.Orientation, 1))
+    found = Image.Exif()
+    try:
+        found.load(picture.info.get("exif", b""))
+        return int(found.get(Base.Orientation, 1))
+    except (SyntaxError, ValueError, TypeError, struct.error):
+        return 1  # damaged
+
+
 @contextmanager
 def _opened_picture(path: Path) -> Iterator[Image.Image]:
     """A picture, turned as viewers show it."""
     from PIL import Image, ImageOps, UnidentifiedImageError
-    from PIL.ExifTags import Base
 
     try:
         with BoundedFile(path) as file, Image.open(file, formats=PICTURE_FORMATS) as picture:
-            orientation = picture.getexif().get(Base.Orientation, 1)
+            orientation = _orientation(picture)
             if picture.format != "TIFF" and orientation != 1:  # Pillow turns TIFF itself
                 ImageOps.exif_transpose(picture, in_place=True)
             elif orientation > 4 and picture.info.get("compression") == "raw":

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from os import SEEK_END
 from pathlib import Path
 
 from segpl.data.summary import Calibration, CaseSummary
@@ -13,7 +11,6 @@ from segpl.files import RESTORE, require_below
 from segpl.records import read_record, write_json
 
 MANIFEST = "predictions.json"
-PARTS, PART_BYTES = 16, 4096  # of an image file that its digest reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +21,7 @@ class PredictedCase:
     # None: not predicted yet, or the command was killed; the confidence is not calibrated
     summary: CaseSummary | None = None
     digest: str = ""  # hash of the mask as written; empty if the command was killed before
-    images_digest: str = ""  # tells the input from other images; empty: unknown
+    checksum: int | None = None  # of the voxels of the input; None: unknown
     outdated: str = ""  # run that wrote the files, if they do not belong to this manifest's run
     may_replace: bool = False  # --overwrite was given for the outdated files
     seen: str = ""  # 'training' or 'validation' if the run used a labeled case of this name
@@ -61,22 +58,6 @@ def same_weights(run: str | None, other: str) -> bool:
 
 def mask_digest(path: Path) -> str:
     return sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def images_digest(paths: Iterable[Path]) -> str:
-    """Hash of parts of the files, to recognize other images quickly; empty if one is unreadable."""
-    found = sha256()
-    try:
-        for path in paths:
-            with path.open("rb") as handle:
-                size = handle.seek(0, SEEK_END)
-                found.update(size.to_bytes(8))
-                for number in range(PARTS):
-                    handle.seek(size * number // PARTS)
-                    found.update(handle.read(PART_BYTES))
-    except OSError:  # reported when the image is read
-        return ""
-    return found.hexdigest()[:16]
 
 
 def read_manifest(folder: Path, remedy: str = RESTORE) -> Manifest | None:

@@ -72,14 +72,14 @@ def label_problems(dataset: Dataset, classes: dict[str, int], voxels: Voxels) ->
 
 
 def meaning_problems(cases: Sequence[Case], prints: Mapping[str, Fingerprint]) -> Iterator[Problem]:
-    """Labels in which a number has another color or name than in an earlier label."""
-    first: dict[int, tuple[str, Path | None]] = {}
+    """Labels in which a color or name has another number than in an earlier label."""
+    first: dict[str, tuple[int, Path | None]] = {}
     for case in cases:
         meanings = prints[case.name].meanings if case.name in prints else {}
         for number, meaning in meanings.items():
-            usual, path = first.setdefault(number, (meaning, case.label))
-            if meaning.casefold() != usual.casefold():
-                what = f"the number {number} is {meaning} in {case.label}, but {usual} in {path}"
+            usual, path = first.setdefault(meaning.casefold(), (number, case.label))
+            if number != usual and path != case.label:
+                what = f"{meaning} is {number} in {case.label}, but {usual} in {path}"
                 remedy = SAME_SEGMENTS if meaning.startswith("segment") else SAME_PALETTE
                 yield Problem(case.name, what, remedy)
                 break

@@ -27,7 +27,7 @@ SUFFIXES: tuple[str, ...] = tuple(OPENERS)
 # tolerances in voxels
 SPACING_TOLERANCE = 1e-3  # also for directions
 ORIGIN_TOLERANCE = 1e-2  # some programs round the origin to 0.01 mm
-MOST_COLORS = 4  # red, green, blue, alpha
+COLOR_CHANNELS = 4  # red, green, blue, alpha
 INTEGER_TOLERANCE = 1e-4  # header scaling turns 1 into 0.9999999
 
 
@@ -98,7 +98,7 @@ def read_image(files: Sequence[Path], dims: int) -> Image:
                     "Resample the channels of the case to one grid.",
                 )
             first = first or grid
-            parts.append(_finite(path, _channels_first(opened, grid)))
+            parts.append(_finite(path, _channels_first(path, opened, grid)))
     assert first is not None, "an image without a file"
     return Image(parts[0] if len(parts) == 1 else np.concatenate(parts), first)
 
@@ -127,7 +127,7 @@ def read_image_part(files: Sequence[Path], dims: int, part: tuple[slice, ...]) -
 def image_of(opened: OpenFile, path: Path, dims: int) -> Image:
     """An image that is already open; messages name it by its `path`."""
     grid, _ = _grid(path, opened, dims)
-    return Image(_finite(path, _channels_first(opened, grid)), grid)
+    return Image(_finite(path, _channels_first(path, opened, grid)), grid)
 
 
 def read_label(path: Path, dims: int | None = None) -> Label:
@@ -305,11 +305,6 @@ def _grid(path: Path, opened: OpenFile, dims: int | None) -> tuple[Grid, int]:
     shape, channels = opened.shape, 1
     if axes > spatial and opened.channels_first:
         channels, shape = shape[0], shape[1:]
-        if min(opened.shape[:-1]) > MOST_COLORS >= shape[-1]:
-            raise UnusableFileError(
-                f"{path} has the shape {opened.shape}, with channels last",
-                "Save them first: numpy.moveaxis(array, -1, 0).",
-            )
     elif axes > spatial:
         channels, shape = shape[-1], shape[:-1]
     return Grid(shape, _voxel_size(path, opened, spatial), opened.affine), channels
@@ -341,10 +336,16 @@ def _voxel_size(path: Path, opened: OpenFile, spatial: int) -> tuple[float, ...]
     return tuple(round(float(size), 6) if size > 1e-3 else float(size) for size in sizes)
 
 
-def _channels_first(opened: OpenFile, grid: Grid) -> NDArray[Any]:
+def _channels_first(path: Path, opened: OpenFile, grid: Grid) -> NDArray[Any]:
+    shape = opened.shape
+    if len(shape) == len(grid.shape):
+        return opened.values()[None]
+    if opened.channels_first and len(shape) == 3 and min(shape[:-1]) > COLOR_CHANNELS >= shape[-1]:
+        raise UnusableFileError(
+            f"{path} has the shape {shape}, with channels last",
+            "Save them first: numpy.moveaxis(array, -1, 0).",
+        )
     values = opened.values()
-    if len(opened.shape) == len(grid.shape):
-        return values[None]
     return values if opened.channels_first else np.moveaxis(values, -1, 0)
 
 

@@ -120,19 +120,20 @@ def subject_notes(split: Split, dataset: Dataset) -> list[str]:
     """A note if names suggest that held-out and training cases are images of one subject."""
     unknown = {case.name for case in dataset.cases if case.subject == case.name}
 
-    def numbered(names: Sequence[str]) -> dict[str, str]:
+    def numbered(names: Sequence[str]) -> list[tuple[str, str]]:
         matches = (re.match(NUMBERED, name) for name in names if name in unknown)
-        return {match[1]: match[0] for match in matches if match}
+        return [(match[1], match[0]) for match in matches if match]
 
     held_out = numbered([*split.validation, *split.test])
     trained = numbered([*split.labeled, *split.unlabeled])
-    shared = sorted(held_out.keys() & trained.keys())
-    if not shared or len(held_out | trained) == 1:  # the name of the dataset
+    sizes = Counter(subject for subject, _ in (*held_out, *trained))
+    shared = sorted(dict(held_out).keys() & dict(trained).keys())
+    if not shared or max(sizes.values()) > sizes.total() / 3:  # these are datasets or sites
         return []
     first = shared[0]
     return [
-        f"'{held_out[first]}' is held out, but '{trained[first]}' is not. If such cases are of one "
-        f"subject, keep them together: --set data.subject='{NUMBERED}'"
+        f"'{dict(held_out)[first]}' is held out, but '{dict(trained)[first]}' is not. If such "
+        f"cases are of one subject, keep them together: --set data.subject='{NUMBERED}'"
     ]
 
 

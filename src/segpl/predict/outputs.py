@@ -12,11 +12,11 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from segpl.data.fingerprint import checksum
 from segpl.data.manifest import (
     MANIFEST,
     Manifest,
     PredictedCase,
-    images_digest,
     mask_digest,
     read_manifest,
     same_weights,
@@ -24,7 +24,7 @@ from segpl.data.manifest import (
 )
 from segpl.data.masks import LARGEST_NOTE
 from segpl.data.plan import Plan
-from segpl.data.readers import is_series, read_label
+from segpl.data.readers import is_series, read_image, read_label
 from segpl.data.summary import CASES, Calibration, CaseSummary, cases_csv, review_order
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError
@@ -182,7 +182,7 @@ class OutputFolder:
             manifest = replace(manifest, run=self.run, files=files)
             for job in jobs:
                 if (entry := files.get(job.name)) and not entry.outdated:
-                    reject_other_images(self.path / entry.labels, entry, job.images)
+                    self._reject_other_image(entry, job)
         missing = {job.name: self._to_write(job, kinds, files.get(job.name)) for job in jobs}
         return manifest, {name: paths for name, paths in missing.items() if paths}
 
@@ -277,8 +277,7 @@ class OutputFolder:
     ) -> PredictedCase:
         wanted, is_written = self.files(job, kinds), job.name in results.digests
         maps = {kind: self._relative(path) for kind, path in wanted.maps.items()}
-        summary = results.summaries.get(job.name)
-        is_kept = not is_written and wanted.labels.exists()
+        summary, read = results.summaries.get(job.name), results.checksums.get(job.name)
         if known is not None and known.outdated and not is_written:
             return known
         if known is not None and known.outdated and not same_weights(known.outdated, self.run):
@@ -296,8 +295,32 @@ class OutputFolder:
             maps=maps,
             summary=summary,
             digest=results.digests.get(job.name) or (known.digest if known else ""),
-            images_digest=known.images_digest if known and is_kept else images_digest(job.images),
+            checksum=known.checksum if known and not is_written else read,
             seen=results.seen.get(job.name, ""),
+        )
+
+    def _reject_other_image(self, entry: PredictedCase, job: Job) -> None:
+        """Raise if the mask of `entry` was predicted from another image than that of the job."""
+        mask = self.path / entry.labels
+        paths = tuple(str(path.resolve()) for path in job.images)
+        if entry.checksum is None or not mask.exists():
+            return
+        with suppress(OSError):
+            written = mask.stat().st_mtime_ns
+            if paths == entry.images and all(os.stat(p).st_ctime_ns < written for p in paths):
+                return  # no need to read it
+        try:
+            found = checksum(read_image(job.images, self.plan.dims).array)
+        except UserError:
+            return  # an unreadable image is no reason to drop its mask
+        if found == entry.checksum:
+            return
+        if paths == entry.images:
+            finding = f"{job.images[0]} has changed since its mask {mask} was predicted"
+        else:
+            finding = f"{mask} is the mask of {entry.images[0]}, not of {job.images[0]}"
+        raise OutdatedMasksError(
+            f"{finding}. Choose another --out, or replace it with --overwrite."
         )
 
     def _measured_again(self, entry: PredictedCase) -> PredictedCase:
@@ -344,18 +367,6 @@ def reject_changed(mask: Path, entry: PredictedCase) -> None:
             "other weights. Move it elsewhere, or replace the masks with `segpl predict RUN --out "
             f"{mask.parent} --overwrite`."
         )
-
-
-def reject_other_images(mask: Path, entry: PredictedCase, images: Sequence[Path]) -> None:
-    """Raise if `mask` exists and was predicted from images other than these."""
-    digest = images_digest(images) if entry.images_digest and mask.exists() else ""
-    if not digest or digest == entry.images_digest:
-        return
-    if str(images[0].resolve()) in entry.images:
-        finding = f"{images[0]} has changed since its mask {mask} was predicted"
-    else:
-        finding = f"{mask} is the mask of {entry.images[0]}, not of {images[0]}"
-    raise OutdatedMasksError(f"{finding}. Choose another --out, or replace it with --overwrite.")
 
 
 def is_changed(mask: Path, entry: PredictedCase) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from segpl.data.dicom.write import write_segmentation
+from segpl.data.fingerprint import checksum
 from segpl.data.manifest import mask_digest
 from segpl.data.masks import largest_note
 from segpl.data.readers import Grid, read_image, read_label
@@ -183,14 +184,14 @@ def predict_scans(
         for index, job in enumerate(jobs):
             loaded = predict = None
             if not reading:
-                reading.append(reader.submit(_load_job, job, infer))
+                reading.append(reader.submit(_load_job, job, infer, results))
             with collecting_errors(job):
                 loaded = reading.popleft().result()
             if loaded is None:
                 continue
             grid, most = loaded.grid, infer.most_ahead(loaded)
             for following in jobs[index + 1 + len(reading) : index + 1 + most]:
-                reading.append(reader.submit(_load_job, following, infer))
+                reading.append(reader.submit(_load_job, following, infer, results))
             with collecting_errors(job):
                 predict = infer(job.name, loaded)
             del loaded  # before other large arrays are allocated
@@ -204,8 +205,10 @@ def predict_scans(
         finish_writing()
 
 
-def _load_job(job: Job, infer: Inference) -> PreparedScan:
-    return infer.prepare(read_image(job.images, infer.plan.dims))
+def _load_job(job: Job, infer: Inference, results: Results) -> PreparedScan:
+    image = read_image(job.images, infer.plan.dims)
+    results.checksums[job.name] = checksum(image.array)
+    return infer.prepare(image)
 
 
 def _write_job(

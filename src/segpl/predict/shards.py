@@ -26,6 +26,7 @@ class Results:
 
     summaries: dict[str, CaseSummary] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)  # of the masks written
+    checksums: dict[str, int] = field(default_factory=dict)  # of the images read
     failed: dict[str, str] = field(default_factory=dict)
     seen: Mapping[str, str] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)  # cases whose files are all written
@@ -34,6 +35,7 @@ class Results:
         """Add what another process has found about these cases."""
         self.summaries |= {case: other.summaries[case] for case in cases if case in other.summaries}
         self.digests |= {case: other.digests[case] for case in cases if case in other.digests}
+        self.checksums |= {case: other.checksums[case] for case in cases if case in other.checksums}
         self.failed |= {case: other.failed[case] for case in cases if case in other.failed}
         self.done += [case for case in other.done if case in cases]
 

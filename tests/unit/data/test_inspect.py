@@ -307,7 +307,7 @@ class TestMeanings:
         known = KnownCases(root)
         return inspect(Dataset(root, "folders", tuple(cases)), read_labels_of=palettes, known=known)
 
-    def test_number_with_another_color_is_an_error(self, tmp_path, monkeypatch):
+    def test_color_with_another_number_is_an_error(self, tmp_path, monkeypatch):
         monkeypatch.setenv("SEGPL_CACHE", str(tmp_path / "cache"))
         usual, swapped = (self.BLACK, self.RED, self.GREEN), (self.BLACK, self.GREEN, self.RED)
         for _ in range(2):  # the second time without reading the files
@@ -315,15 +315,15 @@ class TestMeanings:
             (problem,) = found.problems
             assert (problem.case, problem.fatal) == ("c", True)
             assert problem.what == (
-                f"the number 1 is color #00ff00 in {tmp_path / 'c-mask.png'}, "
-                f"but color #ff0000 in {tmp_path / 'a-mask.png'}"
+                f"color #00ff00 is 1 in {tmp_path / 'c-mask.png'}, "
+                f"but 2 in {tmp_path / 'a-mask.png'}"
             )
             assert "same palette" in problem.remedy
 
     def test_colors_of_unused_numbers_and_gray_masks_may_differ(self, tmp_path):
         palettes = {
             "a": (self.BLACK, self.RED, self.GREEN),
-            "b": (self.BLACK, self.RED, self.BLACK),
+            "b": (self.BLACK, (254, 0, 0), self.BLACK),
             "gray": (self.BLACK, (128,) * 3, (255,) * 3),
             "plain": None,
         }
@@ -335,10 +335,11 @@ class TestMeanings:
             (("anterior", "posterior"), True),
             (("Posterior", "anterior "), False),
             (("Segment_1", "Segment_2"), False),
+            (("scan-17", "scan-17 (1)"), False),
             (("Posterior", "Anterior", "Anterior"), False),  # 3 does not occur
         ],
     )
-    def test_number_with_another_segment_name_is_an_error(self, tmp_path, names, is_error):
+    def test_segment_name_with_another_number_is_an_error(self, tmp_path, names, is_error):
         sitk = pytest.importorskip("SimpleITK")
         cases = []
         for seed, (case, segments) in enumerate((("a", ("Posterior", "Anterior")), ("b", names))):
@@ -355,8 +356,8 @@ class TestMeanings:
         for problem in found:
             assert (problem.case, problem.fatal) == ("b", True)
             assert problem.what == (
-                f"the number 1 is segment 'anterior' in {tmp_path / 'b.seg.nrrd'}, "
-                f"but segment 'Posterior' in {tmp_path / 'a.seg.nrrd'}"
+                f"segment 'anterior' is 1 in {tmp_path / 'b.seg.nrrd'}, "
+                f"but 2 in {tmp_path / 'a.seg.nrrd'}"
             )
             assert "same color table" in problem.remedy
 

@@ -203,6 +203,12 @@ def test_a_picture_with_a_turned_camera_is_read_as_viewers_show_it(tmp_path, suf
         read_image([tmp_path / "b.tif"], dims=2)
 
 
+def test_a_damaged_orientation_is_ignored(tmp_path):
+    values = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    PIL.Image.fromarray(values).save(tmp_path / "a.png", exif=b"Exif\x00\x00MM\x00*\x00\x00")
+    np.testing.assert_array_equal(read_image([tmp_path / "a.png"], dims=2).array[0], values)
+
+
 @pytest.mark.parametrize(
     ("unit", "spacing"), [("micron", 0.005), ("mm", 5), ("meter", 5000), ("unknown", 5)]
 )

@@ -170,6 +170,7 @@ def test_slices_that_may_be_of_one_subject_are_reported(pattern, held_out):
 
 def test_numbered_cases_of_one_dataset_are_different_subjects():
     assert split(numbered("BraTS{}_{:03}", 1), test=2).notes == ()
+    assert split(numbered("site{}_{:03}", 2), test=2).notes == ()
     assert split(mixed(12), test=2).notes == ()
     assert split(numbered("p{}_{:03}", 4)).notes == ()  # nothing is held out
 

@@ -192,6 +192,14 @@ def test_a_region_limits_the_scores_and_is_reported(folders, tmp_path, capsys):
     assert "left masks." in " ".join(capsys.readouterr().err.split())
 
 
+def test_other_masks_beside_a_dataset_do_not_have_its_classes(folders):
+    predictions, labels = folders
+    masks = labels.rename(labels.with_name("labels_of_reader_2"))
+    (labels.parent / "labels.json").write_text(json.dumps({"labels": {"liver": 255}}))
+    evaluate(predictions, masks)
+    assert {score.class_name for score in read_scores(predictions / "scores.csv")} == {"255"}
+
+
 @pytest.mark.parametrize("description", ["labels.json", "dataset.json"])
 def test_a_folder_of_labels_has_the_classes_of_its_dataset(folders, description):
     predictions, labels = folders

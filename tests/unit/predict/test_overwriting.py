@@ -155,6 +155,19 @@ def test_a_mask_of_another_image_of_the_same_name_is_not_kept_for_it(sources, ou
     assert predict([other], out, run="runs/a") == []
 
 
+def test_images_with_equal_borders_are_told_apart(tmp_path, out):
+    """As of skull-stripped scans, of which few parts differ."""
+    scans = [tmp_path / name / "a.npy" for name in ("one", "other")]
+    for number, path in enumerate(scans, start=1):
+        image = np.zeros((256, 256), np.int16)
+        image[130, 100:105] = 100 * number
+        path.parent.mkdir()
+        np.save(path, image)
+    predict(scans[:1], out, run="runs/a")
+    with pytest.raises(OutdatedMasksError):
+        predict(scans[1:], out, run="runs/a")
+
+
 def test_a_mask_of_an_image_that_has_changed_is_replaced_only_with_overwrite(sources, out):
     predict(sources, out, run="runs/a")
     np.save(sources[1], np.zeros((8, 8), np.int16))

@@ -26,7 +26,7 @@ from segpl.data.layouts.base import (
     reject_nested_labels,
 )
 from segpl.data.layouts.content import list_content, unused_files
-from segpl.data.layouts.folders import Folders, label_folders
+from segpl.data.layouts.folders import LABEL_FOLDERS, Folders, label_folders
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.layouts.patterns import Patterns, parse_patterns
 from segpl.data.readers import suffix_of
@@ -74,9 +74,11 @@ def read_dataset(
 
 
 def read_label_folder(folder: Path) -> Dataset:
-    """The labels in a folder, with the classes that the dataset around it names, if any."""
+    """The labels in a folder; in that of a dataset, with the classes that it names, if any."""
     cases = [Case(name, (), path) for name, path in labels_by_stem(image_files(folder)).items()]
     found = Dataset(folder, "labels", tuple(cases))
+    if folder.absolute().name.lower() not in (*LABEL_FOLDERS, "labelstr", "labelsts"):
+        return found
     # `dataset.json` may belong to another tool; the labels can be scored without it
     with suppress(UserError):
         named = _described(replace(found, root=folder.absolute().parent))
