@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from segpl.data.formats import OpenFile, itk_affine, nifti_shape, sitk_geometry, sitk_values
+from segpl.data.formats import itk_affine, nifti_shape, sitk_geometry, sitk_values
+from segpl.data.open_file import OpenFile
 from segpl.data.readers import Image, image_of
 from segpl.errors import InputError
 

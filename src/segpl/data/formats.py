@@ -7,14 +7,11 @@ import io
 import logging
 import math
 import re
-import struct
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +25,11 @@ from segpl.data.limits import (
     require_stored,
 )
 from segpl.data.metaimage import ItkGeometry, read_meta_image
+from segpl.data.open_file import OpenFile, Role
+from segpl.data.pictures import PICTURES, open_picture
 from segpl.errors import UnusableFileError
 from segpl.files import BoundedFile
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-Role = Literal["image", "label"]
 # numpy parses headers as Python code, which sometimes fails in concurrent threads of Python 3.11
 NPY_HEADERS = threading.Lock()
 DATA_FILE = re.compile(rb"[\r\n][ \t]*data ?file\s*:([^\r\n]*)", re.IGNORECASE)
@@ -43,25 +38,7 @@ DEFAULT_NAME = re.compile(r"Segment_[0-9]+|")  # of segments that nobody named
 CHUNK = 2**20  # bytes or values processed at a time
 SILENT = logging.Logger("nifti", logging.CRITICAL + 1)  # nibabel's messages name no file
 MILLIMETERS = {1: 1000.0, 3: 0.001}  # in a unit of length of NIfTI: meters, micrometers
-FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
 NIFTI = (".nii.gz", ".nii")
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif")
-PICTURE_FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF")  # others may start other programs
-LOSSY = ("jpeg", "mpo", "tiff_jpeg")  # by content: a JPEG may be named .png
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFile:
-    shape: tuple[int, ...]  # all axes as stored, including channels
-    values: Callable[[], NDArray[Any]]
-    affine: NDArray[np.float64] | None = None  # 4x4 to RAS mm
-    spacing: tuple[float, ...] | None = None  # if the file has one but no affine
-    dims: int | None = None  # spatial axes, if the format implies them
-    channels_first: bool = False
-    # reads a part of the spatial axes without loading the rest, if the format allows it
-    part: Callable[[tuple[slice, ...]], NDArray[Any]] | None = None
-    # what the file says about numbers of a label: "color #ff0000" or "segment 'tumor'"
-    meanings: dict[int, str] = field(default_factory=dict)
 
 
 def nifti_header(path: Path, *, check: bool = True) -> tuple[Any, Any, bool]:
@@ -249,106 +226,6 @@ def nrrd_data_file(path: Path) -> Path:
     for name in names:
         require_inside(path, name)
     return path.parent / names[0] if names else path
-
-
-def _orientation(picture: Image.Image) -> int:
-    """The EXIF orientation, without decoding the pixels; 1: not turned."""
-    from PIL import Image
-    from PIL.ExifTags import Base
-
-    if picture.format == "TIFF":
-        return int(picture.getexif().get(Base.Orientation, 1))
-    found = Image.Exif()
-    try:
-        found.load(picture.info.get("exif", b""))
-        return int(found.get(Base.Orientation, 1))
-    except (SyntaxError, ValueError, TypeError, struct.error):
-        return 1  # damaged
-
-
-@contextmanager
-def _opened_picture(path: Path) -> Iterator[Image.Image]:
-    """A picture, turned as viewers show it."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    try:
-        with BoundedFile(path) as file, Image.open(file, formats=PICTURE_FORMATS) as picture:
-            orientation = _orientation(picture)
-            if picture.format != "TIFF" and orientation != 1:  # Pillow turns TIFF itself
-                ImageOps.exif_transpose(picture, in_place=True)
-            elif orientation > 4 and picture.info.get("compression") == "raw":
-                raise UnusableFileError(
-                    f"{path} has a rotation in its header, with which Pillow misreads it",
-                    "Save it as PNG.",
-                )
-            yield picture
-    except Image.DecompressionBombError as error:
-        raise UnusableFileError(
-            f"{path} is too large: {str(error).partition(',')[0]}", "Crop or downsample it."
-        ) from error
-    except UnidentifiedImageError as error:
-        raise UnusableFileError(
-            f"{path} is corrupt or truncated: it is none of {', '.join(PICTURE_FORMATS)}",
-            "Copy or download it again, or convert it to PNG.",
-        ) from error
-
-
-def open_picture(path: Path, role: Role) -> OpenFile:
-    with _opened_picture(path) as picture:
-        pages = getattr(picture, "n_frames", 1)
-        mode = picture.mode
-        palette = picture.getpalette("RGB") if mode in ("P", "PA") else None
-        columns, rows = picture.size
-        packing = str(picture.info.get("compression", ""))
-        codec = packing if picture.format == "TIFF" else str(picture.format)
-    if not packing.startswith(FAX):
-        require_stored(path, rows * columns // 8, is_packed=True)  # 1 bit per pixel or more
-    if pages > 1:
-        raise UnusableFileError(
-            f"{path} has {pages} pages, but only single-page images are supported",
-            "Save it as one .nii.gz volume, or each page as its own file.",
-        )
-    if role == "label" and codec.lower() in LOSSY:
-        raise UnusableFileError(
-            f"{path} is stored with lossy {codec.upper()} compression, which changes class numbers",
-            "Export the label again as PNG or NIfTI. If you only have the JPEG, threshold it.",
-        )
-    shades = np.asarray(palette or [], dtype=int).reshape(-1, 3)
-    is_gray = mode in ("1", "L", "LA", "La", "I", "F") or mode.startswith("I;16")
-    is_gray |= palette is not None and bool((shades == shades[:, :1]).all())
-
-    def image() -> NDArray[Any]:
-        with _opened_picture(path) as picture:
-            if mode.startswith("P"):  # Pillow warns about transparency without RGBA
-                colors = np.asarray(picture.convert("RGBA"))
-                return colors[..., 0] if is_gray else colors[..., :3]
-            if is_gray:
-                return _first_band(np.asarray(picture))
-            return np.asarray(picture.convert("RGB"))
-
-    def label() -> NDArray[Any]:
-        with _opened_picture(path) as picture:
-            if is_gray and codec == "GIF":
-                return np.asarray(picture.convert("L"))  # a GIF stores gray as a palette
-            if is_gray or palette is not None:
-                return _first_band(np.asarray(picture))  # for a palette: indices, not colors
-            colors = np.asarray(picture.convert("RGB"))
-        if (colors != colors[..., :1]).any():
-            raise UnusableFileError(
-                f"{path} is a color image, but a label needs one number per pixel",
-                "Save it as a gray or palette PNG whose values are the class numbers.",
-            )
-        return colors[..., 0]
-
-    if role == "label":
-        colors = {} if is_gray else dict(enumerate(shades.tolist()))
-        meanings = {n: f"color #{bytes(color).hex()}" for n, color in colors.items()}
-        return OpenFile((rows, columns), label, dims=2, meanings=meanings)
-    return OpenFile((rows, columns) if is_gray else (rows, columns, 3), image, dims=2)
-
-
-def _first_band(values: NDArray[Any]) -> NDArray[Any]:
-    return values[..., 0] if values.ndim == 3 else values  # the second band is alpha
 
 
 def open_npy(path: Path, role: Role) -> OpenFile:

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from segpl.errors import UnusableFileError
 
 MOST_VALUES = 10**9  # of one image, over all channels; a CT of 512 x 512 x 2000 has half of it
+MOST_COLORS = 4  # with transparency; more channels of a 2D image are probably slices
 SPACING_RANGE = (1e-6, 1e4)  # mm: from 1 nm to 10 m
 MOST_UNPACKED = 1400  # times the size of a compressed file: deflate reaches 1032, LZW 1320
 MOST_TEXT = 2**22  # bytes of a text header

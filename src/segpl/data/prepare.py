@@ -19,7 +19,7 @@ from segpl.data.geometry import (
     resize_rows,
     undo_reorient,
 )
-from segpl.data.limits import require_resampled
+from segpl.data.limits import MOST_COLORS, require_resampled
 from segpl.data.plan import Normalization, Plan
 from segpl.data.readers import Grid, Image, Label, read_grid
 from segpl.errors import InputError, UserError, count_noun, unknown
@@ -27,7 +27,6 @@ from segpl.types import IGNORE
 
 Channel = NDArray[np.float32]  # (*S)
 NO_CLASS = -2  # index of a number that no class has
-MOST_COLORS = 4  # with transparency; more channels of a 2D image are probably slices
 NORMALIZATIONS = ("zscore", "zscore-nonzero", "ct")
 
 

@@ -18,8 +18,9 @@ from segpl.data.case import Case
 from segpl.data.dicom.header import is_dicom
 from segpl.data.dicom.label import read_segments
 from segpl.data.dicom.series import Series, open_series
-from segpl.data.formats import OPENERS, OpenFile, Role
-from segpl.data.limits import SPACING_RANGE, require_size
+from segpl.data.formats import OPENERS
+from segpl.data.limits import MOST_COLORS, SPACING_RANGE, require_size
+from segpl.data.open_file import OpenFile, Role
 from segpl.errors import InputError, MissingFileError, UnusableFileError, count_noun, errors_naming
 
 SUFFIXES: tuple[str, ...] = tuple(OPENERS)
@@ -27,7 +28,6 @@ SUFFIXES: tuple[str, ...] = tuple(OPENERS)
 # tolerances in voxels
 SPACING_TOLERANCE = 1e-3  # also for directions
 ORIGIN_TOLERANCE = 1e-2  # some programs round the origin to 0.01 mm
-COLOR_CHANNELS = 4  # red, green, blue, alpha
 INTEGER_TOLERANCE = 1e-4  # header scaling turns 1 into 0.9999999
 
 
@@ -140,8 +140,7 @@ def read_label(path: Path, dims: int | None = None) -> Label:
                 "Store class numbers in one channel. If each channel is a class, take the argmax. "
                 "If they are time points, save each labeled one as a case.",
             )
-        array = _integers(path, opened.values().reshape(grid.shape))
-        return Label(array, grid, opened.meanings)
+        return Label(_integers(path, opened.values().reshape(grid.shape)), grid, opened.meanings)
 
 
 def read_case_label(case: Case, dims: int | None = None) -> Label:
@@ -340,7 +339,7 @@ def _channels_first(path: Path, opened: OpenFile, grid: Grid) -> NDArray[Any]:
     shape = opened.shape
     if len(shape) == len(grid.shape):
         return opened.values()[None]
-    if opened.channels_first and len(shape) == 3 and min(shape[:-1]) > COLOR_CHANNELS >= shape[-1]:
+    if opened.channels_first and len(shape) == 3 and min(shape[:-1]) > MOST_COLORS >= shape[-1]:
         raise UnusableFileError(
             f"{path} has the shape {shape}, with channels last",
             "Save them first: numpy.moveaxis(array, -1, 0).",

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.formats import NIFTI, PICTURES, itk_geometry, nifti_header
+from segpl.data.formats import NIFTI, itk_geometry, nifti_header
+from segpl.data.pictures import PICTURES
 from segpl.data.readers import Grid, is_series, suffix_of
 from segpl.data.stored import write_npy
 from segpl.errors import StorageError

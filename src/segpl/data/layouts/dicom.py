@@ -12,9 +12,10 @@ from segpl.data.case import Case, Dataset
 from segpl.data.dicom.header import files_below, is_dicom
 from segpl.data.dicom.index import Index, LabelFile, SeriesFiles, index_folder, match_labels
 from segpl.data.dicom.label import SegmentNumbers
-from segpl.data.formats import OPENERS, open_picture
+from segpl.data.formats import OPENERS
 from segpl.data.layouts.base import Layout, class_numbers, read_description
 from segpl.data.layouts.content import list_content
+from segpl.data.pictures import open_picture
 from segpl.errors import InputError
 
 OPENED_BY_PILLOW = tuple(suffix for suffix, opener in OPENERS.items() if opener is open_picture)
