@@ -10,8 +10,13 @@ import torch
 
 from segpl.engine.device import compile_in_place, is_out_of_memory, keep_compile_cache
 from segpl.methods.base import Method
-from segpl.networks.convolution import CHANNELS_LAST
-from segpl.networks.fused import PRECISION, brief_message, can_fuse, is_compiler_error
+from segpl.networks.fused import (
+    CHANNELS_LAST,
+    PRECISION,
+    brief_message,
+    can_fuse,
+    is_compiler_error,
+)
 from segpl.networks.graphs import CaptureError, GraphedCalls, GraphMemory, Recordable
 
 WARM_UP = 3  # steps: on a GPU, the first one compiles kernels and the second records CUDA graphs

@@ -14,7 +14,6 @@ from torch import nn
 from segpl.data.cache import cache_root
 from segpl.data.pool import available_memory
 from segpl.errors import InputError, count_noun
-from segpl.networks import convolution
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 COMPILE_MODES = ("auto", "on", "off")
@@ -69,13 +68,11 @@ def peak_memory(device: torch.device) -> int:
 def memory_format(device: torch.device, dims: int) -> torch.memory_format:
     """Layout of images and weights: channels-last on a CPU, which is 1.6 times faster in 3D.
 
-    In 2D, only our convolutions for ARM benefit: on other CPUs, torch's instance normalization
-    undoes the layout after each convolution. On a GPU, networks that benefit choose it themselves.
+    In 2D, torch's instance normalization undoes the layout after each convolution. On a GPU,
+    networks that benefit choose it themselves.
     """
     if device.type == "cpu" and dims == 3:
         return torch.channels_last_3d
-    if device.type == "cpu" and convolution.IS_ARM:
-        return torch.channels_last
     return torch.contiguous_format
 
 

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from segpl.networks.convolution import CHANNELS_LAST
-
 PRECISION = torch.bfloat16
 VARIANCE_EPSILON = 1e-5  # torch's default
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by axes of a batch
 ALIGNMENT = 8  # channels; tensor cores read 16 bytes at a time
 MAX_PRODUCT = 2**14  # weights of a transposed convolution with a Triton kernel
 MAX_ELEMENTS = 2**31  # per image: the Triton kernels index it with 32 bits

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from segpl.networks.convolution import CONVOLUTIONS
 from segpl.networks.network import Network
-from segpl.networks.unet import Block
+from segpl.networks.unet import CONVOLUTIONS, Block
 from segpl.resize import average_pool, resize_linear
 from segpl.threshold.normal import Normal
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from segpl.networks.convolution import CONVOLUTIONS, UPSAMPLERS
 from segpl.networks.fused import (
     ALIGNMENT,
     VARIANCE_EPSILON,
@@ -22,6 +21,11 @@ from segpl.networks.fused import (
 )
 from segpl.resize import POOLED_SIDE
 
+CONVOLUTIONS: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
+UPSAMPLERS: dict[int, type[nn.ConvTranspose2d] | type[nn.ConvTranspose3d]] = {
+    2: nn.ConvTranspose2d,
+    3: nn.ConvTranspose3d,
+}
 POOLS: dict[int, type[nn.AvgPool2d] | type[nn.AvgPool3d]] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
 CHANNEL_DROPOUTS: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
 MAX_WIDTH = 320  # channels; no deeper level is wider

@@ -86,12 +86,9 @@ def test_memory_that_torch_keeps_is_free(monkeypatch):
     assert 2**26 < peak_memory(CPU) < 2**46
 
 
-@pytest.mark.parametrize("is_arm", [True, False])
-def test_channels_come_last_on_a_cpu_except_in_2d_without_our_convolutions(monkeypatch, is_arm):
-    monkeypatch.setattr("segpl.networks.convolution.IS_ARM", is_arm)
+def test_channels_come_last_in_3d_on_a_cpu():
     assert memory_format(CPU, 3) == torch.channels_last_3d
-    assert (memory_format(CPU, 2) == torch.channels_last) == is_arm
-    assert is_arm or memory_format(CPU, 2) == torch.contiguous_format
+    assert memory_format(CPU, 2) == torch.contiguous_format
     assert memory_format(GPU, 3) == torch.contiguous_format
 
 

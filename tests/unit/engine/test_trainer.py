@@ -14,7 +14,7 @@ from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import Trainer, TrainSettings, with_layout
 from segpl.errors import DivergedError
 from segpl.methods.base import Method
-from segpl.networks.convolution import CHANNELS_LAST
+from segpl.networks.fused import CHANNELS_LAST
 from segpl.networks.network import Network
 from segpl.types import Batch, Labeled, PseudoLabels, StepOutput, Term, Unlabeled
 
