@@ -7,6 +7,7 @@ import difflib
 import gc
 import importlib
 import io
+import os
 import shlex
 import signal
 import sys
@@ -146,7 +147,9 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as stop:
         is_unstarted = name == "train" and not ("out" in args and args.out.exists())
         advice = NOT_STARTED if is_unstarted else RESUME_ADVICE.get(name, "")
-        sys.stderr.write(f"interrupted. {advice}".strip() + "\n")
+        # of the processes of torchrun, only the first one prints
+        if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ["RANK"] == "0":
+            sys.stderr.write(f"interrupted. {advice}".strip() + "\n")
         number: int = stop.args[0] if stop.args else signal.SIGINT
         return 128 + number
     except BrokenPipeError:
