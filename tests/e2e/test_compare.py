@@ -424,8 +424,9 @@ def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "give a dataset or a TOML file, or --phantom"),
-        (("DATA", "--phantom"), "give a dataset or a TOML file, or --phantom"),
+        ((), "give either a dataset, a TOML file, or --phantom"),
+        (("DATA", "--phantom"), "give either a dataset, a TOML file, or --phantom"),
+        (("DATA", "--only", "brain"), "--only needs a TOML file"),
         (("DATA", "--methods", "fixmach"), "error: --methods: no method named 'fixmach'"),
         (("DATA", "--seeds", 1, 1), "give one or more different numbers"),
         (("DATA", "--jobs", 0), "must be at least 1"),

@@ -111,6 +111,7 @@ def test_unknown_option_is_rejected(segpl):
         (("train", "data", "--lab", "2", "--out", "a"), "no option --lab. Did you mean --labeled?"),
         (("compare", "data", "--time", "1h", "--on", "slurm", "--out", "a"), "no option --time."),
         (("train", "data", "more", "--out", "a"), "unexpected arguments: more."),
+        (("--foo", "train"), "no option --foo before the command"),
     ],
 )
 def test_unknown_option_of_a_command_suggests_the_nearest_one(segpl, arguments, words):
@@ -123,6 +124,10 @@ def test_name_in_other_letters_is_suggested(segpl, tmp_path):
     answer = segpl("train", tmp_path, "--method", "SegPL", "--out", tmp_path / "run")
     assert answer.code == 1
     assert "Did you mean 'segpl'?" in answer.err
+
+
+def test_method_is_an_option_of_settings_only(segpl):
+    assert "--method needs `segpl list settings`" in segpl("list", "losses", "--method", "cps").err
 
 
 def test_list_alone_names_what_can_be_listed(segpl):

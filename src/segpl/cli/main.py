@@ -74,10 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given:
         parser.print_help()
         return 0
-    if given[0].startswith("-"):
-        parser.parse_args(given)
-        return 2
     chosen, *rest = given
+    if chosen.startswith("-"):
+        parser.parse_known_args([chosen, "list"])  # --help and --version exit
+        parser.exit(2, f"segpl: no option {chosen} before the command. See `segpl --help`.\n")
     if chosen not in COMMANDS:
         parser.exit(2, f"segpl: no command '{chosen}'. {did_you_mean(chosen, COMMANDS)}\n")
     return run_command(chosen, importlib.import_module(f"segpl.cli.{chosen}"), rest)

@@ -64,7 +64,7 @@ def rank_cases(
     """
     rule = rule or DEFAULT_RULE
     require_rule(rule)
-    require_positive(count)
+    require_numbers(count, seed)
     candidates = find_candidates(run)
     if rule == "disagreement" and not run.folds and len(run.method.networks()) < 2:
         raise InputError(
@@ -80,9 +80,11 @@ def require_rule(name: str) -> None:
         raise unknown("ranking rule", name, RANKING_RULES)
 
 
-def require_positive(count: int | None) -> None:
+def require_numbers(count: int | None, seed: int) -> None:
     if count is not None and count < 1:
         raise InputError(f"--count is {count}, but must be at least 1.")
+    if seed < 0:
+        raise InputError(f"--seed is {seed}, but must be at least 0.")
 
 
 def rank_pool(
