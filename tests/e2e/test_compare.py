@@ -498,6 +498,8 @@ class TestExperimentFile:
         assert "<title>Thresholds</title>" in page
         assert '<section id="questions">' in page
         assert "Test scores must not be used to choose between variants" in page
+        for text in (answer.err, page):
+            assert re.search(r"Each run takes \d+ steps\. .*segpl train.* takes as many", text)
 
         def train(*_: object, **__: object) -> None:
             raise AssertionError("trained again")

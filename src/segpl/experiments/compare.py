@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from segpl.display import say
+from segpl.engine.budget import MOST_DEFAULT_STEPS
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.experiments.engines.base import RESTARTED, Engine, EngineOptions, Task, error_of
@@ -84,6 +85,8 @@ def run_experiment(
         if tasks:
             engine.check(tasks)
         check_held_out(jobs, quiet=quiet)
+        if tasks and not quiet:
+            say(steps_note(jobs))
         errors = run_jobs(jobs, tasks, engine, out, quiet=quiet)
         return report_experiment(experiment, jobs, errors, out, command=command, quiet=quiet)
 
@@ -209,6 +212,16 @@ def run_row(job: TrainingJob, error: str = "") -> list[object]:
     return [job.dataset, job.label, job.seed, *numbers, *cost, ""]
 
 
+def steps_note(jobs: Sequence[TrainingJob]) -> str:
+    """The steps of each run; those of `segpl train` differ, which the user may not expect."""
+    found = sorted({resolve(job.content).train.steps for job in jobs})
+    return (
+        f"Each run takes {' or '.join(f'{steps:,}' for steps in found)} steps. `segpl train` takes "
+        f"as many as fit into a time budget, at most {MOST_DEFAULT_STEPS:,} by default; --steps "
+        "sets their number."
+    )
+
+
 def report_experiment(
     experiment: Experiment,
     jobs: Sequence[TrainingJob],
@@ -236,6 +249,7 @@ def report_experiment(
     if scored:
         preface = Preface(
             title=experiment.title,
+            paragraphs=[steps_note(jobs)],
             answers=[Answer(each.title, each.sentences, each.note) for each in answers],
             sections=[question_section(answers)],
         )
