@@ -12,7 +12,7 @@ from segpl.display import say
 from segpl.engine.budget import MOST_DEFAULT_STEPS
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
-from segpl.experiments.engines.base import RESTARTED, Engine, EngineOptions, Task, error_of
+from segpl.experiments.engines.base import RESTARTED, Engine, Task, error_of
 from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import (
@@ -59,7 +59,7 @@ def run_experiment(
     experiment: Experiment,
     out: Path,
     *,
-    engine: Engine | None = None,
+    engine: Engine,
     root: Path = Path(),
     only: Sequence[str] = (),
     command: str = "",
@@ -71,7 +71,6 @@ def run_experiment(
     and `out/report.html` the answers. `root` is the folder of the datasets. With `only`, finished
     runs on other datasets still count.
     """
-    engine = engine or LocalEngine(EngineOptions())
     if RunFolder(out).config.exists():
         raise InputError(f"{out} is the folder of a run. Choose another --out.")
     with RunFolder(out).locked(doing="running a comparison"):

@@ -51,7 +51,8 @@ def make_pelvis(folder: Path, seed: int) -> tuple[Path, Path]:
     data, plan = folder / "data", folder / "plan.json"
     counts = {"labeled": PELVIS_LABELED, "unlabeled": PELVIS_UNLABELED, "test": PELVIS_TEST}
     names, classes = data / "labels.json", {"background": 0, "prostate": 255}
-    if not names.exists() or read_record(names, dict[str, int]) != classes:
+    found = read_record(names, dict[str, Any]) if names.exists() else {}
+    if found != classes:
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(f"{folder} contains other files. Choose another --out.")
         write_json(names, classes)

@@ -19,6 +19,7 @@ from segpl.labeling.measures import (
 from segpl.predict.familiarity import FEATURE, Measures, shrunk_moments
 from segpl.run import Run
 
+DEFAULT_RULE = "entropy"
 DEFAULT_COUNT = 5  # scans to label in one round
 STRATIFIED = 2 / 3  # of the scans are chosen for one class
 NOISE_DECAY = 2.0  # factor per round
@@ -43,26 +44,17 @@ RankingRule = Callable[[ScanPool, int, np.random.Generator], Iterator[Suggestion
 def rank_cases(
     run: Run,
     *,
-    rule: str | None = None,
+    rule: str = DEFAULT_RULE,
     count: int | None = None,
     round: int | None = None,  # noqa: A002  # the established name
     seed: int = 0,
     quiet: bool = False,
     store: MeasureStore | None = None,
 ) -> list[Suggestion]:
-    """The unlabeled scans of a run to label next, best first.
+    """The unlabeled scans to label next, as `segpl.next_cases` describes; all without a `count`.
 
-    Args:
-        run: a trained run whose dataset is still where it was.
-        rule: a name in RANKING_RULES; DEFAULT_RULE by default.
-        count: number of scans at most; all by default. The order does not depend on it.
-        round: rounds of labeling so far, from 0, for rules whose noise decays; by default one for
-            every 5 labeled scans.
-        seed: seed of the noise and of random choices.
-        quiet: show no progress.
-        store: where to keep the measures of the scans; not kept by default.
+    The order does not depend on `count`. The `store` keeps the measures of the scans.
     """
-    rule = rule or DEFAULT_RULE
     require_rule(rule)
     require_numbers(count, seed)
     candidates = find_candidates(run)
@@ -264,4 +256,3 @@ RANKING_RULES: dict[str, RankingRule] = {
     "distance": rank_by_distance,
     "random": rank_randomly,
 }
-DEFAULT_RULE = "entropy"

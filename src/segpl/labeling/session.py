@@ -34,6 +34,7 @@ from segpl.labeling.label_files import (
     label_stamp,
 )
 from segpl.labeling.predictions import Predictions
+from segpl.labeling.ranking import DEFAULT_RULE
 from segpl.labeling.rounds import MOST_FOLDS, Rounds, gain_advice
 from segpl.labeling.thumbnails import Thumbnails
 from segpl.labeling.windows import Windows
@@ -77,7 +78,7 @@ class Session:
         labels: Path | None = None,
         options: Sequence[str] = (),
         device: str = "auto",
-        rule: str | None = None,
+        rule: str = DEFAULT_RULE,
     ) -> None:
         self.data, self.labels = data, labels
         if labels is not None:
