@@ -189,7 +189,7 @@ def cross_validate(
             budget = budget_of_run(budget, content, resolved, folder, quiet=quiet)
             run = prepare_folds(resolved, folder, splits, budget, quiet=quiet)
             if budget is not None and fold is None and not quiet:
-                total = budget.times(folds)
+                total = replace(budget, seconds=folds * budget.seconds)
                 say(f"The {folds} folds take {total} in total; the final run takes {budget}.")
             parts = list_folds(run, splits)
             require_same_folds(run, parts)

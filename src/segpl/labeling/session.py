@@ -108,8 +108,6 @@ class Session:
         # case -> grid and origin of its mask, stamp of its images
         self.shown: dict[str, tuple[Grid, str, str]] = {}
 
-    # the queue
-
     def refresh(self) -> None:
         """Find labels that other programs have saved into the dataset."""
         is_due = time.monotonic() - self.scanned >= RESCAN_SECONDS
@@ -181,8 +179,6 @@ class Session:
             "ranking": self.predictions.note,
             "training": self.training(),
         }
-
-    # one scan
 
     def open(self, name: str, *, again: bool = False) -> OpenScan:
         """The scan with its draft, label or prediction, or an empty mask."""
@@ -337,8 +333,6 @@ class Session:
 
     def thumbnail(self, name: str) -> bytes | None:
         return self.thumbnails.read(self.case(name))
-
-    # training
 
     def training(self) -> dict[str, Any]:
         """The state of training, for the page."""
