@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="METHOD",
         help="methods to train (default: supervised bpl-mix)",
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"per method (default: {STEPS})")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help=f"steps per method (default: {STEPS})"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of scans and weights (default: 0)"
     )
