@@ -109,11 +109,8 @@ def strongest_measures(pool: ScanPool) -> dict[str, list[str]]:
     distance = nearest_labeled(pool) if pool.labeled else np.zeros(len(pool.scans))
     found = {}
     for index, scan in enumerate(pool.scans):
-        notes = []
-        if (
-            disagreement[index] >= LEAST_DISAGREEMENT
-            and (ratio := relative(disagreement, index)) >= 1
-        ):
+        notes, ratio = [], relative(disagreement, index)
+        if disagreement[index] >= LEAST_DISAGREEMENT and ratio >= 1:
             notes.append((ratio, disagreement_text(disagreement[index])))
         if (ratio := relative(distance, index)) >= UNLIKE:
             notes.append((ratio, "unlike any labeled scan"))
