@@ -467,6 +467,14 @@ def test_dataset_without_test_cases_and_folder_of_a_run_are_rejected(segpl, trai
     assert "is the folder of a run" in answer.err
 
 
+@pytest.mark.parametrize("name", ["report.html", "comparison.csv"])
+def test_files_of_others_are_an_error_before_training(segpl, many, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    answer = segpl("compare", many, "--test", 2, *FAST, "--out", tmp_path)
+    assert f"{name} exists and was not written by segpl. Choose another --out." in answer.err
+    assert not (tmp_path / "runs").exists()
+
+
 class TestExperimentFile:
     @pytest.fixture
     def experiment(self, segpl, tmp_path) -> Command:

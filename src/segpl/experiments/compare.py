@@ -27,8 +27,9 @@ from segpl.experiments.jobs import (
 from segpl.experiments.progress import Pace, RunStatus, status_display, status_table
 from segpl.experiments.scoring import score_run
 from segpl.files import one_process, write_text
-from segpl.records import csv_text
+from segpl.records import csv_text, require_own_table
 from segpl.report.collection import collect_runs
+from segpl.report.page.html import require_own_page
 from segpl.report.page.report import Preface, write_report
 from segpl.report.run_record import read_run
 from segpl.report.sections.answer import Answer
@@ -74,6 +75,8 @@ def run_experiment(
     if RunFolder(out).config.exists():
         raise InputError(f"{out} is the folder of a run. Choose another --out.")
     with RunFolder(out).locked(doing="running a comparison"):
+        require_own_table(out / "comparison.csv", ROW_HEADER)
+        require_own_page(out / "report.html")
         # derived plans depend on the memory of the machine that trains
         is_local = engine.name == LocalEngine.name
         out = out if is_local else out.resolve()

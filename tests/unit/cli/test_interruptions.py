@@ -27,14 +27,6 @@ def test_sigterm_is_an_interruption_with_its_own_status(capsys):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_only_the_first_process_of_torchrun_prints_a_message(monkeypatch, capsys, rank):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
-    monkeypatch.setenv("RANK", str(rank))
-    assert main(["list", "methods"]) == 128 + signal.SIGTERM
-    assert bool(capsys.readouterr().err) is (rank == 0)
-
-
 def test_sigterm_that_the_caller_ignores_stays_ignored():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
