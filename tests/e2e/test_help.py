@@ -126,14 +126,11 @@ def test_name_in_other_letters_is_suggested(segpl, tmp_path):
     assert "Did you mean 'segpl'?" in answer.err
 
 
-def test_method_is_an_option_of_settings_only(segpl):
-    assert "--method needs `segpl list settings`" in segpl("list", "losses", "--method", "cps").err
-
-
 def test_list_alone_names_what_can_be_listed(segpl):
     answer = segpl("list")
     assert answer.code == 0
     assert [kind for kind in LISTS if f"segpl list {kind} " not in answer.out] == []
+    assert "--method needs `segpl list settings`" in segpl("list", "losses", "--method", "cps").err
 
 
 def test_list_of_methods_marks_the_default_and_says_when_to_use_each(segpl):
