@@ -135,7 +135,7 @@ def read_comparison(
 ) -> Experiment:
     """The experiment that the arguments of `compare` describe."""
     if bool(str(source)) == phantom:
-        raise InputError("give a dataset or a TOML file, or --phantom to generate scans.")
+        raise InputError("give either a dataset, a TOML file, or --phantom to generate scans.")
     given = {
         "train.steps": steps,
         "train.device": device,

@@ -77,9 +77,7 @@ def say(message: str, *, style: str = "") -> None:
 
 def error_console() -> Console:
     """Standard error; in a notebook without ipywidgets, rich would show no progress at all."""
-    has_widgets = find_spec("ipywidgets") is not None
-    jupyter = None if has_widgets else False
-    return plain_console(stderr=True, force_jupyter=jupyter)
+    return plain_console(stderr=True, force_jupyter=None if find_spec("ipywidgets") else False)
 
 
 class Advance(Protocol):

@@ -273,7 +273,8 @@ def load_run(
     """
     folder = RunFolder(Path(path))
     if not folder.path.is_dir():
-        raise MissingFileError(f"{path} does not exist. Pass a run folder.")
+        problem = "is not a folder" if folder.path.exists() else "does not exist"
+        raise MissingFileError(f"{path} {problem}. Pass a run folder.")
     folder.require_run()
     folds = trained_folds(folder)
     if folds and not folder.last.exists():

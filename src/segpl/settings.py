@@ -84,11 +84,9 @@ class Config:
 
 
 SECTIONS: dict[str, type[Any]] = {
-    "data": DataSettings,
-    "split": SplitSettings,
-    "train": TrainSettings,
-    "network": NetworkSettings,
-    "augment": AugmentSettings,
+    name: kind
+    for name, kind in get_type_hints(Config).items()
+    if name not in ("method", "settings")
 }
 FREE_TABLE = "network.options"  # its keys belong to the network, not to segpl
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}

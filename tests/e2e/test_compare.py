@@ -424,8 +424,9 @@ def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "give a dataset or a TOML file, or --phantom"),
-        (("DATA", "--phantom"), "give a dataset or a TOML file, or --phantom"),
+        ((), "give either a dataset, a TOML file, or --phantom"),
+        (("DATA", "--phantom"), "give either a dataset, a TOML file, or --phantom"),
+        (("DATA", "--only", "brain"), "--only needs a TOML file"),
         (("DATA", "--methods", "fixmach"), "error: --methods: no method named 'fixmach'"),
         (("DATA", "--seeds", 1, 1), "give one or more different numbers"),
         (("DATA", "--jobs", 0), "must be at least 1"),
@@ -466,6 +467,14 @@ def test_dataset_without_test_cases_and_folder_of_a_run_are_rejected(segpl, trai
     assert "is the folder of a run" in answer.err
 
 
+@pytest.mark.parametrize("name", ["report.html", "comparison.csv"])
+def test_files_of_others_are_an_error_before_training(segpl, many, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    answer = segpl("compare", many, "--test", 2, *FAST, "--out", tmp_path)
+    assert f"{name} exists and was not written by segpl. Choose another --out." in answer.err
+    assert not (tmp_path / "runs").exists()
+
+
 class TestExperimentFile:
     @pytest.fixture
     def experiment(self, segpl, tmp_path) -> Command:
@@ -497,6 +506,8 @@ class TestExperimentFile:
         assert "<title>Thresholds</title>" in page
         assert '<section id="questions">' in page
         assert "Test scores must not be used to choose between variants" in page
+        for text in (answer.err, page):
+            assert re.search(r"Each run takes \d+ steps\. .*segpl train.* takes as many", text)
 
         def train(*_: object, **__: object) -> None:
             raise AssertionError("trained again")

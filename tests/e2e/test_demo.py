@@ -20,10 +20,8 @@ def test_demo_compares_the_default_method_with_supervised_training(segpl, tmp_pa
     assert "--largest" not in re.sub(r"`[^`]*`", "", answer.err)  # not an option of the demo
     scores = printed_scores(answer.out)
     assert set(scores) == {"supervised", "bpl-mix"}
-    out = (
-        tmp_path / "segpl-demo-3-5-steps"
-    )  # another seed has other scans; a longer run is not resumed
-    page = (out / "demo.html").read_text()
+    # another seed has other scans; a longer run is not resumed
+    page = (tmp_path / "segpl-demo-3-5-steps" / "demo.html").read_text()
     for name, value in scores.items():
         assert name in page
         assert value in page
@@ -44,8 +42,21 @@ def test_longer_demo_continues_training_and_replaces_the_scores(segpl, tmp_path)
     assert "--methods segpl segpl-vi --steps 4" in (tmp_path / "demo.html").read_text()
 
 
-def test_unknown_method_is_rejected_before_scans_are_generated(segpl, tmp_path):
-    answer = segpl("demo", "--out", tmp_path / "demo", "--methods", "bpl-mixed")
-    assert answer.code != 0
-    assert "bpl-mix" in answer.err
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [("--methods", "bpl-mixed", "bpl-mix"), ("--seed", -1, "seed is -1")],
+)
+def test_wrong_option_is_rejected_before_scans_are_generated(segpl, tmp_path, option, value, words):
+    answer = segpl("demo", "--out", tmp_path / "demo", option, value)
+    assert answer.code == 1
+    assert words in answer.err
     assert not (tmp_path / "demo").exists()
+
+
+def test_files_of_others_are_kept(segpl, tmp_path):
+    names = tmp_path / "data" / "labels.json"
+    names.parent.mkdir()
+    names.write_text('{"background": 0, "liver": 1}')
+    answer = segpl("demo", "--out", tmp_path)
+    assert "contains other files. Choose another --out." in answer.err
+    assert "liver" in names.read_text()

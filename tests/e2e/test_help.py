@@ -111,6 +111,7 @@ def test_unknown_option_is_rejected(segpl):
         (("train", "data", "--lab", "2", "--out", "a"), "no option --lab. Did you mean --labeled?"),
         (("compare", "data", "--time", "1h", "--on", "slurm", "--out", "a"), "no option --time."),
         (("train", "data", "more", "--out", "a"), "unexpected arguments: more."),
+        (("--foo", "train"), "no option --foo before the command"),
     ],
 )
 def test_unknown_option_of_a_command_suggests_the_nearest_one(segpl, arguments, words):
@@ -129,6 +130,7 @@ def test_list_alone_names_what_can_be_listed(segpl):
     answer = segpl("list")
     assert answer.code == 0
     assert [kind for kind in LISTS if f"segpl list {kind} " not in answer.out] == []
+    assert "--method needs `segpl list settings`" in segpl("list", "losses", "--method", "cps").err
 
 
 def test_list_of_methods_marks_the_default_and_says_when_to_use_each(segpl):

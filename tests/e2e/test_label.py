@@ -553,8 +553,9 @@ def test_keys_held_too_long_zoom_and_a_lost_server(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "give a dataset, or --demo"),
-        (("data", "--demo"), "give a dataset, or --demo"),
+        ((), "give either a dataset, or --demo"),
+        (("data", "--demo"), "give either a dataset, or --demo"),
+        (("data", "--device", "gpu"), "no device named 'gpu'"),
         (("missing",), "missing does not exist"),
         (("data", "--port", "99999"), "--port is 99999, but must be between 1 and 65535"),
         (("data", "--port", "-1"), "--port is -1, but must be between 1 and 65535"),

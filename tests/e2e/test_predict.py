@@ -177,3 +177,5 @@ def test_a_folder_that_is_not_a_run_is_an_error(segpl, made, tmp_path):
     assert "is not a segpl run" in answer.err
     answer = segpl("predict", made, "--out", tmp_path / "masks")
     assert f"Did you mean {made / 'deep'}?" in answer.err
+    answer = segpl("predict", __file__, "--out", tmp_path / "masks")
+    assert f"{__file__} is not a folder. Pass a run folder." in answer.err

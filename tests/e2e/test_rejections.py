@@ -151,6 +151,7 @@ OPTIONS = {
     ),
     "network without channels": (["--set", "network.width=-4"], ["network.width is -4"]),
     "unknown device": (["--device", "gpu"], ["no device named 'gpu'. Use auto, cpu or cuda"]),
+    "start from no run": (["--set", "train.start=gone"], ["gone is not a segpl run: config.toml"]),
     "no such plan": (["--plan", "nothere.json"], ["nothere.json does not exist"]),
     "no such config": (["--config", "nothere.toml"], ["nothere.toml does not exist"]),
 }

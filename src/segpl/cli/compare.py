@@ -53,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="methods or variants to compare with supervised training (default: all)",
     )
     parser.add_argument(
-        "--seeds", nargs="+", type=int, default=[], metavar="SEED", help="default: 0 1 2"
+        "--seeds", nargs="+", type=int, default=[], metavar="N", help="seeds (default: 0 1 2)"
     )
     parser.add_argument(
-        "--steps", type=int, help="training steps (default: 2000; segpl train takes up to 6000)"
+        "--steps", type=int, help="steps per run (default: 2000; segpl train takes up to 6000)"
     )
     parser.add_argument(
         "--labeled",

@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="METHOD",
         help="methods to train (default: supervised bpl-mix)",
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"per method (default: {STEPS})")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help=f"steps per method (default: {STEPS})"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of scans and weights (default: 0)"
     )
@@ -39,15 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
     from segpl.experiments.demo import run_demo
-    from segpl.methods.base import METHODS
     from segpl.report.sections.answer import answers
     from segpl.report.sections.scores import methods_table
     from segpl.report.tables import print_table
+    from segpl.settings import resolve
 
     out = args.out or default_folder(args.steps, args.seed)
     methods = list(dict.fromkeys(args.methods))
-    for method in methods:
-        METHODS.get(method)  # reject unknown names before anything slow
+    train = {"steps": args.steps, "seed": args.seed}
+    for method in methods:  # reject wrong options before anything slow
+        resolve({"method": {"name": method}, "train": train})
     command = next_command("demo", vars(args))
     found = run_demo(out, methods, steps=args.steps, seed=args.seed, command=command)
     console = plain_console()

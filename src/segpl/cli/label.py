@@ -68,14 +68,16 @@ def run(args: argparse.Namespace) -> int:
     atexit.register(skip_shutdown)  # before the imports: the first exit handler runs last
 
     from segpl.display import say
+    from segpl.engine.device import choose_device
     from segpl.errors import InputError
     from segpl.labeling.ranking import require_rule
     from segpl.labeling.server import LabelServer
     from segpl.labeling.session import Session
 
     if args.demo == (args.data is not None):
-        raise InputError("give a dataset, or --demo to label generated scans.")
+        raise InputError("give either a dataset, or --demo to label generated scans.")
     require_rule(args.rule)
+    choose_device(args.device)
     if not 1 <= args.port <= LAST_PORT:
         raise InputError(f"--port is {args.port}, but must be between 1 and {LAST_PORT}.")
     options: list[str] = []

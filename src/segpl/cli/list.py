@@ -34,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
+    from segpl.errors import InputError
 
+    if args.method and args.kind != "settings":
+        raise InputError("--method needs `segpl list settings`.")
     console = plain_console()
     for line in lines_of(args.kind, args.method):
         console.print(line)

@@ -7,6 +7,7 @@ import difflib
 import gc
 import importlib
 import io
+import os
 import shlex
 import signal
 import sys
@@ -73,10 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given:
         parser.print_help()
         return 0
-    if given[0].startswith("-"):
-        parser.parse_args(given)
-        return 2
     chosen, *rest = given
+    if chosen.startswith("-"):
+        parser.parse_known_args([chosen, "list"])  # --help and --version exit
+        parser.exit(2, f"segpl: no option {chosen} before the command. See `segpl --help`.\n")
     if chosen not in COMMANDS:
         parser.exit(2, f"segpl: no command '{chosen}'. {did_you_mean(chosen, COMMANDS)}\n")
     return run_command(chosen, importlib.import_module(f"segpl.cli.{chosen}"), rest)
@@ -146,7 +147,9 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as stop:
         is_unstarted = name == "train" and not ("out" in args and args.out.exists())
         advice = NOT_STARTED if is_unstarted else RESUME_ADVICE.get(name, "")
-        sys.stderr.write(f"interrupted. {advice}".strip() + "\n")
+        # of the processes of torchrun, only the first one prints
+        if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ["RANK"] == "0":
+            sys.stderr.write(f"interrupted. {advice}".strip() + "\n")
         number: int = stop.args[0] if stop.args else signal.SIGINT
         return 128 + number
     except BrokenPipeError:

@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console, say
     from segpl.files import write_text
     from segpl.labeling.label_files import label_targets
-    from segpl.labeling.ranking import rank_cases, require_positive, require_rule
+    from segpl.labeling.ranking import rank_cases, require_numbers, require_rule
     from segpl.records import csv_text, require_own_table
     from segpl.report.tables import Table, number, print_table
     from segpl.run import load_run
 
     require_rule(args.rule)  # before the run is loaded
-    require_positive(args.count)
+    require_numbers(args.count, args.seed)
     columns = ("case", "score", "reason")
     if args.out:
         require_own_table(args.out, columns)

@@ -30,7 +30,7 @@ def add_overrides(parser: argparse.ArgumentParser, description: str) -> None:
     )
 
 
-def add_engine(parser: argparse.ArgumentParser, task: str, description: str = "") -> None:
+def add_engine(parser: argparse.ArgumentParser, task: str, description: str | None = None) -> None:
     """Options for where tasks execute; `task` is what the help calls one."""
     where = parser.add_argument_group(f"where the {task}s execute", description)
     where.add_argument(

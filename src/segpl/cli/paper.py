@@ -2,12 +2,11 @@
 
 Checks the unpacked dataset, prepares it as the paper describes, trains all
 methods of the paper's table, prints our numbers next to the paper's, and
-redraws its figures.
-`segpl data get` downloads Task01 and Task05; CARVE and BRATS require
-registration. The paper's settings and numbers, and what it leaves open, are in
-benchmarks/paper/NAME.toml. Any other dataset given with --data replaces
-the paper's, and the tables name both. An interrupted command resumes where it
-stopped.
+redraws its figures. `segpl data get` downloads Task01 and Task05; CARVE and
+BRATS require registration. Any other dataset given with --data replaces the
+paper's, and the tables name both. The paper's settings and numbers, and what it
+leaves open, are in benchmarks/paper/NAME.toml. An interrupted command resumes
+where it stopped.
 
 Examples:
   segpl data get task05 --out data
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="DIR", help="output folder (default: paper-NAME)"
     )
     parser.add_argument(
-        "--seeds", nargs="+", type=int, default=[], metavar="SEED", help="default: 0 1 2 3 4"
+        "--seeds", nargs="+", type=int, default=[], metavar="N", help="seeds (default: 0 1 2 3 4)"
     )
     parser.add_argument(
         "--only",

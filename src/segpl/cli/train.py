@@ -178,11 +178,13 @@ def run(args: argparse.Namespace) -> int:
 
 def estimation_advice(args: argparse.Namespace, trained: Run) -> str:
     """How to estimate the Dice of a run without validation and test cases."""
+    from segpl.assembly import open_dataset
     from segpl.data.split import SUGGESTED_FOLDS
     from segpl.engine.folder import RunFolder
     from segpl.settings import read_config, resolve
 
-    subjects = labeled_subjects(trained)
+    dataset = open_dataset(trained.config)
+    subjects = len({dataset.case(name).subject for name in trained.split.labeled})
     if subjects < 2:
         return "Cross-validation (--folds) needs labels of two subjects or more."
     started = next(RunFolder(args.out).path.glob("fold-*/config.toml"), None)
@@ -227,14 +229,6 @@ def say_next_fold(args: argparse.Namespace) -> None:
             f"Folds left to train: {len(missing)} of {args.folds}. Next: "
             f"{next_command('train', following)}"
         )
-
-
-def labeled_subjects(run: Run) -> int:
-    """Number of subjects among the labeled cases."""
-    from segpl.assembly import open_dataset
-
-    dataset = open_dataset(run.config)
-    return len({dataset.case(name).subject for name in run.split.labeled})
 
 
 def show_estimate(estimate: FoldEstimate, out: Path) -> None:

@@ -41,9 +41,6 @@ class Budget:
     def __str__(self) -> str:
         return f"{'up to' if self.is_default else 'about'} {format_duration(self.seconds)}"
 
-    def times(self, runs: int) -> Budget:
-        return replace(self, seconds=runs * self.seconds)
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingSpeed:
@@ -100,15 +97,11 @@ def measure_step(
     *,
     is_warm: bool = False,
 ) -> float:
-    """Seconds of a training step, excluding the first ones, which are slower.
+    """Seconds of a training step: the median of several measurements, since augmentation varies.
 
-    If `is_warm`, this process has trained before: on a CPU, the first step counts, too.
-
-    The median of several measurements: random augmentation makes steps differ, and other programs
-    may slow some of them down.
-
-    Takes real steps and then restores the weights. Afterwards, only a new trainer can train the
-    method. Global random generators are not restored, because every step of a run seeds them.
+    The first steps, which are slower, do not count. If `is_warm`, this process has trained before:
+    on a CPU, the first step counts, too. Takes real steps and then restores the weights, but not
+    the global random generators, which every step seeds. Only a new trainer can then train.
     """
     # `steps` must exceed the steps that will be measured; the speed does not depend on it
     trial = trainer.with_steps(MOST_STEPS, trainer.observer)

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from segpl.engine.adam import Adam
+from segpl.engine.folder import RunFolder
 from segpl.errors import DivergedError, InputError, MissingFileError, count_noun
 from segpl.files import write_atomically
 
@@ -101,6 +102,7 @@ def save_checkpoint(
 
 def read_checkpoint(path: Path) -> Checkpoint:
     if not path.is_file():
+        RunFolder(path.parents[1]).require_run()
         raise MissingFileError(
             f"{path} does not exist: training stopped before its first checkpoint. Continue it "
             f"with `segpl train --resume --out {shlex.quote(str(path.parents[1]))}`."

@@ -148,16 +148,9 @@ class Trainer:
 
     def with_steps(self, steps: int, observer: TrainingDisplay) -> Trainer:
         """A new trainer of the same method that takes `steps` steps."""
-        return Trainer(
-            self.method,
-            self.sampler,
-            replace(self.settings, steps=steps),
-            self.folder,
-            observer,
-            self.validate,
-            self.foreground,
-            self.processes,
-        )
+        settings = replace(self.settings, steps=steps)
+        parts = (self.method, self.sampler, settings, self.folder, observer)
+        return Trainer(*parts, self.validate, self.foreground, self.processes)
 
     def resume(self) -> None:
         """Load the last checkpoint. A run killed before its first checkpoint starts again."""

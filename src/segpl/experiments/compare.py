@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from segpl.display import say
+from segpl.engine.budget import MOST_DEFAULT_STEPS
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
-from segpl.experiments.engines.base import RESTARTED, Engine, EngineOptions, Task, error_of
+from segpl.experiments.engines.base import RESTARTED, Engine, Task, error_of
 from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import (
@@ -26,8 +27,9 @@ from segpl.experiments.jobs import (
 from segpl.experiments.progress import Pace, RunStatus, status_display, status_table
 from segpl.experiments.scoring import score_run
 from segpl.files import one_process, write_text
-from segpl.records import csv_text
+from segpl.records import csv_text, require_own_table
 from segpl.report.collection import collect_runs
+from segpl.report.page.html import require_own_page
 from segpl.report.page.report import Preface, write_report
 from segpl.report.run_record import read_run
 from segpl.report.sections.answer import Answer
@@ -58,7 +60,7 @@ def run_experiment(
     experiment: Experiment,
     out: Path,
     *,
-    engine: Engine | None = None,
+    engine: Engine,
     root: Path = Path(),
     only: Sequence[str] = (),
     command: str = "",
@@ -70,10 +72,11 @@ def run_experiment(
     and `out/report.html` the answers. `root` is the folder of the datasets. With `only`, finished
     runs on other datasets still count.
     """
-    engine = engine or LocalEngine(EngineOptions())
     if RunFolder(out).config.exists():
         raise InputError(f"{out} is the folder of a run. Choose another --out.")
     with RunFolder(out).locked(doing="running a comparison"):
+        require_own_table(out / "comparison.csv", ROW_HEADER)
+        require_own_page(out / "report.html")
         # derived plans depend on the memory of the machine that trains
         is_local = engine.name == LocalEngine.name
         out = out if is_local else out.resolve()
@@ -84,6 +87,8 @@ def run_experiment(
         if tasks:
             engine.check(tasks)
         check_held_out(jobs, quiet=quiet)
+        if tasks and not quiet:
+            say(steps_note(jobs))
         errors = run_jobs(jobs, tasks, engine, out, quiet=quiet)
         return report_experiment(experiment, jobs, errors, out, command=command, quiet=quiet)
 
@@ -209,6 +214,16 @@ def run_row(job: TrainingJob, error: str = "") -> list[object]:
     return [job.dataset, job.label, job.seed, *numbers, *cost, ""]
 
 
+def steps_note(jobs: Sequence[TrainingJob]) -> str:
+    """The steps of each run; those of `segpl train` differ, which the user may not expect."""
+    found = sorted({resolve(job.content).train.steps for job in jobs})
+    return (
+        f"Each run takes {' or '.join(f'{steps:,}' for steps in found)} steps. `segpl train` takes "
+        f"as many as fit into a time budget, at most {MOST_DEFAULT_STEPS:,} by default; --steps "
+        "sets their number."
+    )
+
+
 def report_experiment(
     experiment: Experiment,
     jobs: Sequence[TrainingJob],
@@ -236,6 +251,7 @@ def report_experiment(
     if scored:
         preface = Preface(
             title=experiment.title,
+            paragraphs=[steps_note(jobs)],
             answers=[Answer(each.title, each.sentences, each.note) for each in answers],
             sections=[question_section(answers)],
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from segpl.durations import format_rounded
 from segpl.engine.budget import TrainingSpeed
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun
+from segpl.evaluate.statistics import mean_by_key
 from segpl.experiments.engines.base import Engine, Task
 from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.engines.slurm import SlurmEngine
@@ -97,11 +97,9 @@ def estimate_comparison(
     if tasks:
         engine.check(tasks)
     waiting = [job for job in jobs if not job.is_scored]
-    known: dict[tuple[str, str], float] = {}
-    for key in {(job.dataset, job.label) for job in waiting}:
-        done = [job for job in jobs if (job.dataset, job.label) == key and job.is_scored]
-        if done:
-            known[key] = statistics.fmean(read_run(job.folder).seconds for job in done)
+    known = mean_by_key(
+        ((job.dataset, job.label), read_run(job.folder).seconds) for job in jobs if job.is_scored
+    )
     unknown = {(job.dataset, job.label) for job in waiting} - known.keys()
     speeds: dict[str, TrainingSpeed] = {}
     with TemporaryDirectory() as place:

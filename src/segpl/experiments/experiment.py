@@ -58,8 +58,10 @@ class Experiment:
     def questions_on(self, dataset: ExperimentDataset) -> list[Question]:
         return [one for one in self.questions if not one.only or dataset.name in one.only]
 
-    def require_datasets(self, names: Iterable[str]) -> None:
+    def require_datasets(self, names: Sequence[str]) -> None:
         known = [dataset.name for dataset in self.datasets]
+        if names and known == [""]:
+            raise InputError("--only needs a TOML file with several datasets. Remove --only.")
         reject_unknown(names, known, "--only: no dataset named")
 
     def labels_on(self, dataset: ExperimentDataset) -> list[str]:
@@ -244,8 +246,9 @@ def check_variant(label: str, values: Mapping[str, Any], where: str) -> None:
 
 
 def check_dataset(experiment: Experiment, dataset: ExperimentDataset, source: str) -> None:
-    where = f"{source}: [datasets.{dataset.name}]"
+    where = source
     if dataset.name:
+        where += f": [datasets.{dataset.name}]"
         reject_bad_label(dataset.name, where)
     reject_drawn(dataset.sections, where)
     split = resolve(dataset.sections, where).split

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
@@ -188,7 +189,7 @@ def cross_validate(
             budget = budget_of_run(budget, content, resolved, folder, quiet=quiet)
             run = prepare_folds(resolved, folder, splits, budget, quiet=quiet)
             if budget is not None and fold is None and not quiet:
-                total = budget.times(folds)
+                total = replace(budget, seconds=folds * budget.seconds)
                 say(f"The {folds} folds take {total} in total; the final run takes {budget}.")
             parts = list_folds(run, splits)
             require_same_folds(run, parts)
@@ -349,14 +350,9 @@ def mean_by_step(rows: Sequence[FoldScore], folds: int) -> dict[int, float]:
 
     A fold that was extended with --resume also has scores at its former last step.
     """
-    found: dict[int, list[FoldScore]] = {}
-    for row in rows:
-        found.setdefault(row.step, []).append(row)
-    return {
-        step: statistics.fmean(row.dice for row in there)
-        for step, there in sorted(found.items())
-        if len({row.fold for row in there}) == folds
-    }
+    scored = Counter(step for step, _ in {(row.step, row.fold) for row in rows})
+    means = mean_by_key((row.step, row.dice) for row in rows)
+    return {step: means[step] for step in sorted(means) if scored[step] == folds}
 
 
 def fold_curve(folder: RunFolder, fold: int) -> list[FoldScore]:

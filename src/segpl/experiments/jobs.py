@@ -183,16 +183,13 @@ def reject_repeated_runs(jobs: Sequence[TrainingJob]) -> None:
 
 def data_folder(dataset: ExperimentDataset, root: Path) -> Path:
     place = root / dataset.path
-    if not place.is_dir():
-        if not dataset.name:
-            raise MissingFileError(
-                f"{place} is not a folder. Pass a dataset folder, or a TOML file."
-            )
-        raise MissingFileError(
-            f"dataset '{dataset.name}': {place} is not a folder. Set the folder of the datasets "
-            "with --data, or skip this one with --only."
-        )
-    return place
+    if place.is_dir():
+        return place
+    remedy = "Pass a dataset folder, or a TOML file."
+    if dataset.name:
+        remedy = "Set the folder of the datasets with --data, or skip this one with --only."
+    name = f"dataset '{dataset.name}': " if dataset.name else ""
+    raise MissingFileError(f"{name}{place} is not a folder. {remedy}")
 
 
 def phantom_for(config: Config, folder: Path, seed: int, *, quiet: bool) -> tuple[Path, Path]:

@@ -14,7 +14,7 @@ from segpl.data.plan import PAPER_LR
 from segpl.data.planner import PAPER_WIDTH
 from segpl.display import bar
 from segpl.errors import InputError
-from segpl.records import write_json
+from segpl.records import read_record, write_json
 from segpl.settings import resolve
 
 LABELED, UNLABELED, TEST = 2, 16, 8  # lung vessels
@@ -50,8 +50,12 @@ def make_pelvis(folder: Path, seed: int) -> tuple[Path, Path]:
     """Write slices of the pelvis and a plan to `folder`, unless they exist; returns both paths."""
     data, plan = folder / "data", folder / "plan.json"
     counts = {"labeled": PELVIS_LABELED, "unlabeled": PELVIS_UNLABELED, "test": PELVIS_TEST}
-    if not (data / "complete").exists():
-        write_json(data / "labels.json", {"background": 0, "prostate": 255})
+    names, classes = data / "labels.json", {"background": 0, "prostate": 255}
+    found = read_record(names, dict[str, Any]) if names.exists() else {}
+    if found != classes:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise InputError(f"{folder} contains other files. Choose another --out.")
+        write_json(names, classes)
     generate_once(data, pelvis_phantom, counts, seed)
     sections = {"data": {"path": str(data)}}
     write_small_plan(plan, sections, patch=(SIDE,) * 2, width=8, lr=0.005)

@@ -25,7 +25,7 @@ from segpl.files import write_atomically
 from segpl.labeling.class_table import ClassTable, Indices
 from segpl.labeling.label_files import DAMAGED, as_file_name, file_stamp, images_stamp
 from segpl.labeling.measures import MeasureStore, ScanMeasures
-from segpl.labeling.ranking import rank_cases
+from segpl.labeling.ranking import DEFAULT_RULE, rank_cases
 from segpl.labeling.rounds import Rounds
 from segpl.predict.inference import Inference, predict_image
 from segpl.predict.options import PredictOptions
@@ -64,7 +64,7 @@ class Predictions:
         classes: ClassTable,
         device: str,
         *,
-        rule: str | None = None,
+        rule: str = DEFAULT_RULE,
     ) -> None:
         self.rounds, self.folder, self.classes, self.device = rounds, folder, classes, device
         self.rule = rule  # of the ranking

@@ -19,6 +19,7 @@ from segpl.labeling.measures import (
 from segpl.predict.familiarity import FEATURE, Measures, shrunk_moments
 from segpl.run import Run
 
+DEFAULT_RULE = "entropy"
 DEFAULT_COUNT = 5  # scans to label in one round
 STRATIFIED = 2 / 3  # of the scans are chosen for one class
 NOISE_DECAY = 2.0  # factor per round
@@ -43,28 +44,19 @@ RankingRule = Callable[[ScanPool, int, np.random.Generator], Iterator[Suggestion
 def rank_cases(
     run: Run,
     *,
-    rule: str | None = None,
+    rule: str = DEFAULT_RULE,
     count: int | None = None,
     round: int | None = None,  # noqa: A002  # the established name
     seed: int = 0,
     quiet: bool = False,
     store: MeasureStore | None = None,
 ) -> list[Suggestion]:
-    """The unlabeled scans of a run to label next, best first.
+    """The unlabeled scans to label next, as `segpl.next_cases` describes; all without a `count`.
 
-    Args:
-        run: a trained run whose dataset is still where it was.
-        rule: a name in RANKING_RULES; DEFAULT_RULE by default.
-        count: number of scans at most; all by default. The order does not depend on it.
-        round: rounds of labeling so far, from 0, for rules whose noise decays; by default one for
-            every 5 labeled scans.
-        seed: seed of the noise and of random choices.
-        quiet: show no progress.
-        store: where to keep the measures of the scans; not kept by default.
+    The order does not depend on `count`. The `store` keeps the measures of the scans.
     """
-    rule = rule or DEFAULT_RULE
     require_rule(rule)
-    require_positive(count)
+    require_numbers(count, seed)
     candidates = find_candidates(run)
     if rule == "disagreement" and not run.folds and len(run.method.networks()) < 2:
         raise InputError(
@@ -80,9 +72,11 @@ def require_rule(name: str) -> None:
         raise unknown("ranking rule", name, RANKING_RULES)
 
 
-def require_positive(count: int | None) -> None:
+def require_numbers(count: int | None, seed: int) -> None:
     if count is not None and count < 1:
         raise InputError(f"--count is {count}, but must be at least 1.")
+    if seed < 0:
+        raise InputError(f"--seed is {seed}, but must be at least 0.")
 
 
 def rank_pool(
@@ -115,11 +109,8 @@ def strongest_measures(pool: ScanPool) -> dict[str, list[str]]:
     distance = nearest_labeled(pool) if pool.labeled else np.zeros(len(pool.scans))
     found = {}
     for index, scan in enumerate(pool.scans):
-        notes = []
-        if (
-            disagreement[index] >= LEAST_DISAGREEMENT
-            and (ratio := relative(disagreement, index)) >= 1
-        ):
+        notes, ratio = [], relative(disagreement, index)
+        if disagreement[index] >= LEAST_DISAGREEMENT and ratio >= 1:
             notes.append((ratio, disagreement_text(disagreement[index])))
         if (ratio := relative(distance, index)) >= UNLIKE:
             notes.append((ratio, "unlike any labeled scan"))
@@ -262,4 +253,3 @@ RANKING_RULES: dict[str, RankingRule] = {
     "distance": rank_by_distance,
     "random": rank_randomly,
 }
-DEFAULT_RULE = "entropy"

@@ -169,6 +169,8 @@ class LabelRequest(BaseHTTPRequestHandler):
         session, stamp = self.server.session, options.get("stamp", "")
         seen = {key: options.get(key, "") for key in ("window", "draft")}
         answer: dict[str, object] = {"is_done": True}
+        if parts[-1:] not in (["draft"], ["label"]):
+            self.read_body(MOST_OPTIONS)
         match parts:
             case ["case", name, "draft"]:
                 draft = session.save_draft(name, self.read_mask(name), stamp, **seen)
@@ -177,21 +179,16 @@ class LabelRequest(BaseHTTPRequestHandler):
                 force = options.get("force") == "1"
                 session.save(name, self.read_mask(name), stamp, force=force, **seen)
             case ["case", name, "skip"]:
-                self.read_body(MOST_OPTIONS)
                 session.skip(name)
             case ["case", name, "discard"]:
-                self.read_body(MOST_OPTIONS)
                 session.discard(name, **seen)
             case ["close"]:
-                self.read_body(MOST_OPTIONS)
                 session.close(seen["window"])
             case ["train"]:
-                self.read_body(MOST_OPTIONS)
                 text = options.get("steps", "")
                 steps = parse_steps(text) if text else None
                 session.train(steps=steps, folds=options.get("folds") == "1")
             case ["stop"]:
-                self.read_body(MOST_OPTIONS)
                 session.rounds.stop()
             case _:
                 raise RefusedError(HTTPStatus.NOT_FOUND, "no such page")

@@ -34,6 +34,7 @@ from segpl.labeling.label_files import (
     label_stamp,
 )
 from segpl.labeling.predictions import Predictions
+from segpl.labeling.ranking import DEFAULT_RULE
 from segpl.labeling.rounds import MOST_FOLDS, Rounds, gain_advice
 from segpl.labeling.thumbnails import Thumbnails
 from segpl.labeling.windows import Windows
@@ -77,7 +78,7 @@ class Session:
         labels: Path | None = None,
         options: Sequence[str] = (),
         device: str = "auto",
-        rule: str | None = None,
+        rule: str = DEFAULT_RULE,
     ) -> None:
         self.data, self.labels = data, labels
         if labels is not None:
@@ -106,8 +107,6 @@ class Session:
         self.scans: OrderedDict[str, OpenScan] = OrderedDict()
         # case -> grid and origin of its mask, stamp of its images
         self.shown: dict[str, tuple[Grid, str, str]] = {}
-
-    # the queue
 
     def refresh(self) -> None:
         """Find labels that other programs have saved into the dataset."""
@@ -180,8 +179,6 @@ class Session:
             "ranking": self.predictions.note,
             "training": self.training(),
         }
-
-    # one scan
 
     def open(self, name: str, *, again: bool = False) -> OpenScan:
         """The scan with its draft, label or prediction, or an empty mask."""
@@ -336,8 +333,6 @@ class Session:
 
     def thumbnail(self, name: str) -> bytes | None:
         return self.thumbnails.read(self.case(name))
-
-    # training
 
     def training(self) -> dict[str, Any]:
         """The state of training, for the page."""

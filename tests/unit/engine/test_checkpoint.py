@@ -79,8 +79,10 @@ def test_optimizer_state_gets_the_memory_layout_of_its_parameter(tmp_path):
 
 
 def test_missing_checkpoint_is_named(tmp_path):
+    for name in ("config.toml", "plan.json", "split.json"):
+        (tmp_path / name).touch()
     with pytest.raises(MissingFileError, match=r"last\.safetensors does not exist.*--resume"):
-        read_checkpoint(tmp_path / "last.safetensors")
+        read_checkpoint(tmp_path / "checkpoints" / "last.safetensors")
 
 
 def test_other_checkpoint_format_is_rejected(path):

@@ -46,31 +46,20 @@ def test_auto_is_the_gpu_if_there_is_one():
     assert choose_device("cuda:1") == torch.device("cuda:1")
 
 
-@pytest.mark.usefixtures("no_gpu")
-@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
-def test_missing_gpu_is_rejected(name):
-    with pytest.raises(InputError, match=f"--device {name} needs a CUDA GPU, but torch finds none"):
-        choose_device(name)
-
-
-@pytest.mark.usefixtures("two_gpus")
-def test_gpu_index_out_of_range_is_rejected():
-    with pytest.raises(
-        InputError, match="--device cuda:2 does not exist: torch finds 2 GPUs, numbered from cuda:0"
-    ):
-        choose_device("cuda:2")
-
-
-@pytest.mark.parametrize("name", ["gpu", "cudda", "", "cuda:x"])
-def test_unknown_device_is_rejected(name):
-    with pytest.raises(InputError, match=f"no device named '{name}'. Use auto, cpu or cuda"):
-        choose_device(name)
-
-
-@pytest.mark.parametrize("name", ["meta", "mps"])
-def test_unsupported_device_is_rejected(name):
-    with pytest.raises(InputError, match=f"--device {name} is not supported. Use cpu or cuda"):
-        choose_device(name)
+@pytest.mark.parametrize(
+    ("gpus", "names", "words"),
+    [
+        ("no_gpu", ["cuda", "cuda:0"], "--device {} needs a CUDA GPU, but torch finds none"),
+        ("two_gpus", ["cuda:2"], "--device {} does not exist: torch finds 2 GPUs, numbered from c"),
+        ("two_gpus", ["gpu", "cudda", "", "cuda:x"], "no device named '{}'. Use auto, cpu or cuda"),
+        ("two_gpus", ["meta", "mps"], "--device {} is not supported. Use cpu or cuda"),
+    ],
+)
+def test_unusable_device_is_rejected(request, gpus, names, words):
+    request.getfixturevalue(gpus)
+    for name in names:
+        with pytest.raises(InputError, match=words.format(name)):
+            choose_device(name)
 
 
 def test_memory_is_in_bytes():

@@ -50,14 +50,7 @@ def test_one_process_averages_nothing():
 def test_a_batch_without_equal_shares_names_the_next_that_has_them(crops, fitting):
     with pytest.raises(InputError, match=rf"{crops} labeled.*4 processes.*train.batch={fitting}"):
         Processes(0, 4).require_equal_shares(crops)
-
-
-def test_a_divisible_batch_is_split_equally():
-    images = torch.arange(8.0).view(8, 1, 1, 1)
-    for rank in range(4):
-        one = Processes(rank, 4)
-        one.require_equal_shares(8)
-        assert share_of(images, one).flatten().tolist() == [rank, rank + 4]
+    Processes(0, 4).require_equal_shares(8)
 
 
 def test_each_process_has_the_gpu_of_its_local_rank(four, monkeypatch):

@@ -16,7 +16,7 @@ from segpl.labeling.ranking import (
     DEFAULT_RULE,
     RANKING_RULES,
     rank_pool,
-    require_positive,
+    require_numbers,
     require_rule,
 )
 
@@ -200,8 +200,9 @@ def test_bad_names_and_counts_are_refused():
     with pytest.raises(UnknownNameError, match=r"ranking rule named 'entrpy'.*'entropy'"):
         require_rule("entrpy")
     with pytest.raises(InputError, match="--count is 0"):
-        require_positive(0)
-    require_positive(None)
+        require_numbers(0, 0)
+    with pytest.raises(InputError, match="--seed is -1"):
+        require_numbers(None, -1)
     require_rule(DEFAULT_RULE)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -65,16 +66,8 @@ def draw_study(axes: Axes, study: Study) -> None:
     # Dice is between 0 and 1
     low = [min(std, mean) for std, mean in zip(stds, means, strict=True)]
     high = [min(std, 1 - mean) for std, mean in zip(stds, means, strict=True)]
-    axes.errorbar(
-        values,
-        means,
-        (low, high),
-        color=run_color(1),
-        marker="o",
-        markersize=4.5,
-        linewidth=1.4,
-        capsize=3,
-    )
+    style: dict[str, Any] = {"marker": "o", "markersize": 4.5, "linewidth": 1.4, "capsize": 3}
+    axes.errorbar(values, means, (low, high), color=run_color(1), **style)
     if 0 < MOST_LINEAR * min(values) < max(values):
         axes.set_xscale("log")
         axes.minorticks_off()
