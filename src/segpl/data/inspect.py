@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from segpl.data.case import Case, Dataset, is_patterns
 from segpl.data.fingerprint import Fingerprint, count_numbers, fingerprint
-from segpl.data.formats import NIFTI, lacks_spacing
+from segpl.data.formats import NIFTI, lacks_spacing, length_unit, nifti_header
 from segpl.data.known_cases import KnownCases, source_digest
 from segpl.data.manifest import MANIFEST, mask_digest, read_manifest
 from segpl.data.pool import CasePool
@@ -27,6 +27,7 @@ from segpl.data.problems import (
     meaning_problems,
 )
 from segpl.data.readers import (
+    Grid,
     Image,
     Label,
     grid_difference,
@@ -37,6 +38,8 @@ from segpl.data.readers import (
     with_axes_of,
 )
 from segpl.errors import UnusableFileError, UserError
+
+EXTENTS = (0.1, 1e4)  # mm; the longest side of a scan is between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,7 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
     if any(suffix_of(path) in NIFTI and lacks_spacing(path) for path in case.images):
         what = "the header stores no voxel size (pixdim is 0), so the voxels count as 1 mm"
         problems.append(Problem(case.name, what, "Store the size in the header.", fatal=False))
+    problems += _extent_problems(case, image.grid)
     if label and (difference := grid_difference(image.grid, label.grid)):
         remedy = "Resample the label to the image with nearest-neighbor interpolation"
         if image.grid.shape == label.grid.shape:
@@ -165,6 +169,21 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
         what = f"image and label have different grids: {difference}"
         problems.append(Problem(case.name, what, f"{remedy}."))
     return _CaseReport(case.name, found, found.voxels, problems)
+
+
+def _extent_problems(case: Case, grid: Grid) -> Iterator[Problem]:
+    """A scan as wide as a building, or thinner than a hair, has the wrong unit."""
+    extent = max(size * side for size, side in zip(grid.spacing, grid.shape, strict=True))
+    if grid.stored_spacing is not None and not EXTENTS[0] <= extent <= EXTENTS[1]:
+        unit, path = "mm", case.images[0]
+        if suffix_of(path) in NIFTI:
+            unit, _ = length_unit(nifti_header(path)[1])
+        yield Problem(
+            case.name,
+            f"the image is {extent:.6g} mm wide; the unit in its header is {unit}",
+            "Correct the unit or the voxel size in the header.",
+            fatal=extent > EXTENTS[1],
+        )
 
 
 def _predicted_labels(cases: Sequence[Case]) -> Iterator[Problem]:

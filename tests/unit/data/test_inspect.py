@@ -163,6 +163,20 @@ class TestFingerprints:
         assert inspection.dataset.channels == ()
         assert inspection.problems == ()
 
+    @pytest.mark.parametrize(
+        ("unit", "fatal", "extent"),
+        [("meters", True, "20000"), ("micrometers", False, "0.02"), ("mm", None, "")],
+    )
+    def test_an_absurd_extent_names_the_unit_of_the_header(self, folder, unit, fatal, extent):
+        volume = nibabel.Nifti1Image(scan(), np.diag([2.0, 2.0, 2.0, 1.0]))
+        volume.header["xyzt_units"] = ("", "meters", "mm", "micrometers").index(unit)
+        nibabel.save(volume, folder.cases[0].images[0])
+        found = folder.inspect(look=()).problems
+        assert [problem.fatal for problem in found] == ([] if fatal is None else [fatal])
+        assert all(
+            f"is {extent} mm wide; the unit in its header is {unit}" in p.what for p in found
+        )
+
 
 class TestClasses:
     @pytest.mark.parametrize(
