@@ -11,11 +11,13 @@ from statistics import median
 from segpl.data.case import LARGEST_CLASS, Case, Dataset, is_patterns
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.spacing import reorient_fingerprint
-from segpl.errors import count_noun, name_some
+from segpl.errors import count_noun, name_some, percent
 
 MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
 MOST_UNNAMED_CHANNELS = 8  # a file with more may be a time series
 OUTLIER = 3.0  # times the median spacing or field of view
+FREE_BORDER = 0.1  # fraction of the outermost voxels that the foreground usually stays below
+FEWEST_USUAL = 3  # labels to compare one with
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 SHOWN_COPIES = 3  # pairs of identical images listed in a message
 
@@ -86,7 +88,8 @@ def meaning_problems(cases: Sequence[Case], prints: Mapping[str, Fingerprint]) -
 
 
 def image_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
-    """Images that look like masks, are copies, or differ from the others."""
+    """Images that look like masks, are copies, or differ from the others, as do their labels."""
+    yield from _inverted_problems(dataset, prints)
     yield from _masklike_problems(dataset, prints)
     yield from _copy_problems(dataset, prints)
     yield from _outlier_problems(dataset, prints)
@@ -206,6 +209,29 @@ def _foreground_problems(
                 f"class '{name}' ({number}) occurs in no label ({len(training)} read)",
                 remedy,
                 fatal=not present - {0, dataset.ignore},
+            )
+
+
+def _inverted_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
+    """Labels of everything around an object of the usual size, if others leave the border free."""
+    shares = {}
+    for item in prints:
+        counts = item.voxels or {}
+        if numbers := foreground_numbers(dataset, counts):
+            shares[item.case] = sum(counts[n] for n in numbers) / sum(counts.values())
+    labeled = [item for item in prints if item.case in shares]
+    usual = [shares[item.case] for item in labeled if item.border < FREE_BORDER]
+    if len(usual) < max(FEWEST_USUAL, len(labeled) / 2):
+        return
+    for item in labeled:
+        share, rest = shares[item.case], 1 - shares[item.case]
+        if item.border > 1 - FREE_BORDER and min(usual) / OUTLIER < rest < max(usual) * OUTLIER:
+            yield Problem(
+                item.case,
+                f"the foreground of {dataset.case(item.case).label} is {percent(share)} of the "
+                "image and reaches its border everywhere, unlike in other labels",
+                "If foreground and background are swapped, invert the label.",
+                fatal=False,
             )
 
 

@@ -54,7 +54,7 @@ class Image:
 class Label:
     array: NDArray[np.int32]  # (*S)
     grid: Grid
-    meanings: dict[int, str] = field(default_factory=dict)  # as in OpenFile
+    meanings: dict[int, str] = field(default_factory=dict)  # as in OpenFile, of what it contains
 
 
 def suffix_of(path: Path | str) -> str:
@@ -140,7 +140,9 @@ def read_label(path: Path, dims: int | None = None) -> Label:
                 "Store class numbers in one channel. If each channel is a class, take the argmax. "
                 "If they are time points, save each labeled one as a case.",
             )
-        return Label(_integers(path, opened.values().reshape(grid.shape)), grid, opened.meanings)
+        array = _integers(path, opened.values().reshape(grid.shape))
+        present = np.unique(array).tolist() if opened.meanings else ()
+        return Label(array, grid, {n: opened.meanings[n] for n in present if n in opened.meanings})
 
 
 def read_case_label(case: Case, dims: int | None = None) -> Label:

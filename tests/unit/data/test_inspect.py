@@ -293,6 +293,19 @@ class TestClasses:
         found = problems(empty.inspect(classes=classes), "", fatal=False)
         assert ("'foreground' (255) usually covers more than half" in found) == is_said
 
+    def test_an_inverted_label_is_a_warning_that_names_its_file(self, empty):
+        """Not a lesion that fills most of its image, nor a label with more classes than others."""
+        organ = np.zeros(SHAPE, np.uint8)
+        organ[3:6, 3:6, 3:6] = 1
+        lesion, classes = mask(), organ.copy()
+        lesion[:7, 1:, :9] = 1
+        classes[4] *= 2
+        for number, label in enumerate((organ, organ, organ, lesion, classes, 1 - organ)):
+            empty.add(f"c{number}", label=label)
+        (found,) = empty.inspect(classes=NAMED | {"cyst": 2}).problems
+        assert (found.case, found.fatal) == ("c5", False)
+        assert f"the foreground of {empty.root / 'c5-label.nii'} is 96.25 %" in found.what
+
     def test_no_foreground_in_any_label_is_an_error(self, empty):
         empty.add("a", label=mask())
         inspection = empty.inspect()
