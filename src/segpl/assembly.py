@@ -25,7 +25,7 @@ from segpl.data.planner import (
     fitting_patch,
     padded_cases,
 )
-from segpl.data.problems import Problem
+from segpl.data.problems import Problem, meaning_problems
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import Split, make_split
 from segpl.display import bar, say
@@ -173,7 +173,8 @@ def describe_problems(
 
 def require_readable(dataset: Dataset, split: Split, *, quiet: bool = False) -> None:
     """Raise if a validation or test case cannot be scored. Training does not use what it reads."""
-    names = {*split.validation, *split.test}
+    # the labels of the training cases say what numbers mean
+    names = {*split.labeled, *split.validation, *split.test}
     cases = [case for case in dataset.cases if case.name in names]
     with bar("checking validation and test cases", len(cases), quiet=quiet) as advance:
         inspection = inspect(
@@ -302,11 +303,15 @@ def load_training_volumes(
     hidden = monitored_cases(config, inputs)
     total = len(inputs.cases) + len(validation) + len(hidden)
     with bar("preprocessing", total, quiet=quiet) as advance:
-        return TrainingVolumes(
+        volumes = TrainingVolumes(
             load_volumes(inputs.cases, plan, labeled=split.labeled, advance=advance),
             load_volumes(validation, plan, labeled=split.validation, advance=advance),
             load_volumes(hidden, plan, labeled=split.hidden, advance=advance),
         )
+    found = [volume.meanings for volume in (*volumes.training, *volumes.validation)]
+    for problem in meaning_problems(zip((*inputs.cases, *validation), found, strict=True)):
+        raise InputError(f"case {problem.case}: {problem.what}. {problem.remedy}")
+    return volumes
 
 
 def monitored_cases(config: Config, inputs: TrainingInputs) -> list[Case]:

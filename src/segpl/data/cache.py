@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Volume:
     grid: Grid | None = None  # of the image file
     counts: tuple[int, ...] = ()  # voxels of each class in the label, background first
     outside: tuple[tuple[float, float], ...] = ()  # `outside_fractions` of each foreground class
+    meanings: dict[int, str] = field(default_factory=dict)  # of the numbers in the label file
 
 
 Sources = tuple[tuple[str, int, int], ...]  # path, size and modification time in ns of each file
@@ -82,6 +83,7 @@ class CacheRecord:
     masks: tuple[int, ...] = ()  # of a label: class of each source, if these are masks
     counts: tuple[int, ...] = ()  # of a label: voxels of each class
     outside: tuple[tuple[float, float], ...] = ()  # of a label: see `Volume`
+    meanings: dict[int, str] | None = None  # of a label
 
 
 def cache_root() -> Path:
@@ -141,7 +143,8 @@ def _load_case(
         if found_label is None:
             return None
         label, foreground, record = found_label
-        return Volume(case.name, image, label, foreground, grid, record.counts, record.outside)
+        facts = (record.counts, record.outside, record.meanings or {})
+        return Volume(case.name, image, label, foreground, grid, *facts)
     except UserError as error:
         error.args = (f"case {case.name}: {error}",)
         raise
@@ -184,7 +187,8 @@ def _prepared_label(
     stored = _read_cache_record(record_path)
     if (
         stored is not None
-        and replace(stored, counts=(), outside=()) == record
+        and stored.meanings is not None
+        and replace(stored, counts=(), outside=(), meanings=None) == record
         and len(stored.counts) == len(stored.outside) + 1 == len(plan.classes)
     ):
         array = _load_array(case.name, path, "i")
@@ -208,6 +212,7 @@ def _prepared_label(
         ),
         # on the grid of the file: thin structures may break on the grid of the plan
         outside=outside_by_class(label.array, list(plan.classes.values())[1:], grid.spacing),
+        meanings=label.meanings,
     )
     array = _save_array(case.name, path, prepared)
     positions = _save_array(case.name, foreground_path, foreground)

@@ -102,7 +102,10 @@ def inspect(
     problems = [problem for report in reports for problem in report.problems]
     problems += _predicted_labels(cases)
     problems += label_problems(dataset, classes, voxels)
-    problems += meaning_problems(cases, fingerprints)
+    found_in = [
+        (case, fingerprints[case.name].meanings) for case in cases if case.name in fingerprints
+    ]
+    problems += meaning_problems(found_in)
     problems += image_problems(dataset, list(fingerprints.values()))
     order = {case.name: place for place, case in enumerate(cases)}
     problems.sort(key=lambda problem: order.get(problem.case, -1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -73,11 +73,10 @@ def label_problems(dataset: Dataset, classes: dict[str, int], voxels: Voxels) ->
     yield from _foreground_problems(dataset, classes, voxels)
 
 
-def meaning_problems(cases: Sequence[Case], prints: Mapping[str, Fingerprint]) -> Iterator[Problem]:
+def meaning_problems(labels: Iterable[tuple[Case, Mapping[int, str]]]) -> Iterator[Problem]:
     """Labels in which a color or name has another number than in an earlier label."""
     first: dict[str, tuple[int, Path | None]] = {}
-    for case in cases:
-        meanings = prints[case.name].meanings if case.name in prints else {}
+    for case, meanings in labels:
         for number, meaning in meanings.items():
             usual, path = first.setdefault(meaning.casefold(), (number, case.label))
             if number != usual and path != case.label:
