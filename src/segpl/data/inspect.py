@@ -25,6 +25,7 @@ from segpl.data.problems import (
     image_problems,
     label_problems,
     meaning_problems,
+    warning,
 )
 from segpl.data.readers import (
     Grid,
@@ -163,7 +164,7 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
     problems += constant_problems(case, found.channels)
     if any(suffix_of(path) in NIFTI and lacks_spacing(path) for path in case.images):
         what = "the header stores no voxel size (pixdim is 0), so the voxels count as 1 mm"
-        problems.append(Problem(case.name, what, "Store the size in the header.", fatal=False))
+        problems.append(warning(case.name, what, "Store the size in the header."))
     problems += _extent_problems(case, image.grid)
     if label and (difference := grid_difference(image.grid, label.grid)):
         remedy = "Resample the label to the image with nearest-neighbor interpolation"
@@ -181,12 +182,9 @@ def _extent_problems(case: Case, grid: Grid) -> Iterator[Problem]:
         unit, path = "mm", case.images[0]
         if suffix_of(path) in NIFTI:
             unit, _ = length_unit(nifti_header(path)[1])
-        yield Problem(
-            case.name,
-            f"the image is {extent:.6g} mm wide; the unit in its header is {unit}",
-            "Correct the unit or the voxel size in the header.",
-            fatal=extent > EXTENTS[1],
-        )
+        what = f"the image is {extent:.6g} mm wide; the unit in its header is {unit}"
+        remedy = "Correct the unit or the voxel size in the header."
+        yield Problem(case.name, what, remedy, fatal=extent > EXTENTS[1])
 
 
 def _predicted_labels(cases: Sequence[Case]) -> Iterator[Problem]:
