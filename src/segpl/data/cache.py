@@ -132,7 +132,9 @@ def _load_case(
     """The cached case; if there is none, prepare it, or return None without `may_prepare`."""
     try:
         sources = _sources(case.images)
-        stem = _folder(sources, plan) / _file_name(case.name)
+        safe = _safe(case.name)
+        name = safe if safe == case.name else f"{safe}-{short_hash(case.name)}"  # unique
+        stem = _folder(sources, plan) / name
         found = _prepared_image(case, plan, sources, stem, may_prepare)
         if found is None:
             return None
@@ -263,12 +265,6 @@ def short_hash(text: str) -> str:
 
 def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:80].lstrip(".")
-
-
-def _file_name(name: str) -> str:
-    """A unique file name for a case."""
-    safe = _safe(name)
-    return name if safe == name else f"{safe}-{short_hash(name)}"
 
 
 def _sources(files: Sequence[Path]) -> Sources:

@@ -80,20 +80,17 @@ def planning_problems(inspection: Inspection) -> list[Problem]:
     prints = {name: one for name, one in inspection.fingerprints.items() if name in training}
     if has_errors(inspection) or not prints:
         return []
-    problems = []
+    problems: list[Problem] = []
     try:
         make_split(dataset, SplitSettings())
         training_only = replace(inspection, fingerprints=prints)
         plan, finer = (derive_plan(training_only, computer) for computer in COMPUTERS)
-    except UserError as error:
-        return [Problem("", str(error).rstrip("."), "")]
-    for item in prints.values():
-        try:
-            check_sizes(plan, [item])
-            check_sizes(finer, [item])
-        except UserError as error:
-            problems.append(Problem(item.case, str(error).rstrip("."), ""))
-    try:
+        for item in prints.values():
+            try:
+                check_sizes(plan, [item])
+                check_sizes(finer, [item])
+            except UserError as error:
+                problems.append(Problem(item.case, str(error).rstrip("."), ""))
         padded = padded_cases(plan, list(prints.values()))
     except UserError as error:
         return [*problems, Problem("", str(error).rstrip("."), "")]

@@ -21,10 +21,8 @@ from segpl.data.problems import (
     Voxels,
     are_classes,
     constant_problems,
+    dataset_problems,
     foreground_numbers,
-    image_problems,
-    label_problems,
-    meaning_problems,
     warning,
 )
 from segpl.data.readers import (
@@ -78,7 +76,7 @@ def inspect(
     by_case: dict[str, _CaseReport] = {}
     for case, found in zip(cases, stored, strict=True):
         if found and len(found.shape) == dims:
-            by_case[case.name] = _CaseReport(case.name, found, found.voxels, [])
+            by_case[case.name] = _CaseReport(found, found.voxels, [])
             advance()
     pool = CasePool([case for case in cases if case.name not in by_case])
 
@@ -93,28 +91,22 @@ def inspect(
     pool.run(read)
     if known:
         known.save()
-    reports = [by_case[case.name] for case in cases]
-    fingerprints = {r.case: r.fingerprint for r in reports if r.fingerprint is not None}
-    voxels = {r.case: r.voxels for r in reports if r.voxels is not None}
+    reports = {case.name: by_case[case.name] for case in cases}
+    fingerprints = {name: r.fingerprint for name, r in reports.items() if r.fingerprint is not None}
+    voxels = {name: r.voxels for name, r in reports.items() if r.voxels is not None}
     is_color = all(len(item.channels) > 1 for item in fingerprints.values())
     if is_color and len(dataset.channels) == 1 and is_patterns(dataset.layout):
         dataset = replace(dataset, channels=())  # the name of a file does not name its channels
     classes = _classes(dataset, voxels)
-    problems = [problem for report in reports for problem in report.problems]
+    problems = [problem for report in reports.values() for problem in report.problems]
     problems += _predicted_labels(cases)
-    problems += label_problems(dataset, classes, voxels)
-    found_in = [
-        (case, fingerprints[case.name].meanings) for case in cases if case.name in fingerprints
-    ]
-    problems += meaning_problems(found_in)
-    problems += image_problems(dataset, list(fingerprints.values()))
+    problems += dataset_problems(dataset, classes, cases, voxels, fingerprints)
     order = {case.name: place for place, case in enumerate(cases)}
     problems.sort(key=lambda problem: order.get(problem.case, -1))
     return Inspection(dataset, dims, classes, fingerprints, tuple(problems))
 
 
 class _CaseReport(NamedTuple):
-    case: str
     fingerprint: Fingerprint | None
     voxels: dict[int, int] | None  # also if the image is unreadable
     problems: list[Problem]
@@ -158,7 +150,7 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
         problems.append(_unreadable(case, error))
     if image is None:
         voxels = count_numbers(label.array) if label else None
-        return _CaseReport(case.name, None, voxels, problems)
+        return _CaseReport(None, voxels, problems)
     label = with_axes_of(label, image.grid) if label else None
     found = fingerprint(case.name, image, label, ignore)
     problems += constant_problems(case, found.channels)
@@ -172,7 +164,7 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
             remedy += " or, if only the headers differ, copy the image's header into the label"
         what = f"image and label have different grids: {difference}"
         problems.append(Problem(case.name, what, f"{remedy}."))
-    return _CaseReport(case.name, found, found.voxels, problems)
+    return _CaseReport(found, found.voxels, problems)
 
 
 def _extent_problems(case: Case, grid: Grid) -> Iterator[Problem]:

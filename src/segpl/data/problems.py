@@ -68,15 +68,6 @@ def constant_problems(case: Case, channels: Sequence[ChannelStatistics]) -> Iter
         yield warning(case.name, what, "Check whether it is the right file.")
 
 
-def label_problems(dataset: Dataset, classes: dict[str, int], voxels: Voxels) -> Iterator[Problem]:
-    """Numbers that are not classes, and classes or labels without voxels."""
-    if dataset.classes is None:
-        yield from _number_problems(dataset, voxels)
-    else:
-        yield from _unknown_number_problems(dataset, voxels)
-    yield from _foreground_problems(dataset, classes, voxels)
-
-
 def meaning_problems(labels: Iterable[tuple[Case, Mapping[int, str]]]) -> Iterator[Problem]:
     """Labels in which a color or name has another number than in an earlier label."""
     first: dict[str, tuple[int, Path | None]] = {}
@@ -90,12 +81,22 @@ def meaning_problems(labels: Iterable[tuple[Case, Mapping[int, str]]]) -> Iterat
                 break
 
 
-def image_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
-    """Images that look like masks, are copies, or differ from the others, as do their labels."""
-    yield from _inverted_problems(dataset, prints)
-    yield from _masklike_problems(dataset, prints)
-    yield from _copy_problems(dataset, prints)
-    yield from _outlier_problems(dataset, prints)
+def dataset_problems(
+    dataset: Dataset,
+    classes: dict[str, int],
+    cases: Sequence[Case],
+    voxels: Voxels,
+    prints: Mapping[str, Fingerprint],
+) -> Iterator[Problem]:
+    """Labels whose numbers cannot be right, and labels and images that differ from the others."""
+    number_problems = _number_problems if dataset.classes is None else _unknown_number_problems
+    yield from number_problems(dataset, voxels)
+    yield from _foreground_problems(dataset, classes, voxels)
+    known = [case for case in cases if case.name in prints]
+    yield from meaning_problems((case, prints[case.name].meanings) for case in known)
+    found = list(prints.values())
+    for check in (_inverted_problems, _masklike_problems, _copy_problems, _outlier_problems):
+        yield from check(dataset, found)
 
 
 def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:

@@ -241,20 +241,16 @@ def describe_patterns(dataset: Dataset) -> str:
         files = len(masks) - masks.count(None)
         rows.append(("label", f"{one.text}  ({count_noun(files, 'file')})"))
     kinds = {"labeled": dataset.labeled, "unlabeled": dataset.unlabeled, "test": dataset.test}
-    rows += [
-        (kind, f"{len(cases):,}, such as {cases[0].name}: {_file_names(dataset, cases[0])}")
-        for kind, cases in kinds.items()
-        if cases
-    ]
+    for kind, cases in kinds.items():
+        for first in cases[:1]:
+            paths = [path.relative_to(dataset.root) for path in (*first.images, *first.label_files)]
+            rows.append(
+                (kind, f"{len(cases):,}, such as {first.name}: {', '.join(map(str, paths))}")
+            )
     content = list_content(dataset.root)
     unused = [*unused_files(dataset, content), *content.unusable]
     rows.append(("ignored", name_some(unused, SHOWN_FILES) if unused else "nothing"))
     return "\n".join(f"  {name:<10}{text}" for name, text in rows)
-
-
-def _file_names(dataset: Dataset, case: Case) -> str:
-    files = [*case.images, *case.label_files]
-    return ", ".join(str(path.relative_to(dataset.root)) for path in files)
 
 
 def _content(root: Path) -> str:
