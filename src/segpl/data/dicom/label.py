@@ -33,11 +33,13 @@ def read_segments(path: Path, series: Series, classes: SegmentNumbers) -> NDArra
     """Class numbers (column, row, slice) of a label file; 0 outside of all segments."""
     numbers = {name.casefold(): number for name, number in classes.numbers}
     order = {number: place for place, (_, number) in enumerate(classes.numbers)}
+    header = read_header(path)
+    segments = _drawn_contours if header.get("SOPClassUID") == CONTOURS else _segment_voxels
     parts: list[tuple[int, str, SegmentVoxels]] = []
-    for name, voxels in _parts(path, series):
-        number = numbers.get(name.casefold(), 0)
-        if number:
-            parts.append((number, name, voxels))
+    with errors_naming(path):
+        for name, voxels in segments(path, header, series):
+            if number := numbers.get(name.casefold(), 0):
+                parts.append((number, name, voxels))
     label = np.zeros(series.shape, np.int32)
     for number, name, voxels in sorted(parts, key=lambda part: order[part[0]]):
         taken = label[voxels]
@@ -55,18 +57,8 @@ def read_segments(path: Path, series: Series, classes: SegmentNumbers) -> NDArra
     return label
 
 
-def _parts(path: Path, series: Series) -> Iterator[tuple[str, SegmentVoxels]]:
-    """Name and voxels of each segment, or of parts of it."""
-    header = read_header(path)
-    with errors_naming(path):
-        if header.get("SOPClassUID") == CONTOURS:
-            yield from _drawn_contours(path, header, series)
-        else:
-            yield from _segment_voxels(path, header, series)
-
-
 def _drawn_contours(path: Path, header: Any, series: Series) -> Iterator[tuple[str, SegmentVoxels]]:
-    """Structure name and voxels (column, row, slice) of each structure on each slice.
+    """Name and voxels (column, row, slice) of each structure on each slice.
 
     A voxel is inside if its center is. Contours of one structure on one slice are combined by
     exclusive or, so that a contour within another one is a hole.
