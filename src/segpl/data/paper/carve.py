@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,15 @@ from segpl.data.download import REGISTRATION
 from segpl.data.metaimage import read_meta_image
 from segpl.data.paper.prepared import (
     KEEP,
-    CaseRole,
     PaperData,
     Sample,
+    SampleWriter,
     center_crop,
     draw_roles,
     normalize_case,
     paper_plan,
     require_complete,
     write_datasets,
-    write_sample,
 )
 from segpl.data.plan import Plan
 from segpl.data.readers import Grid, Image, Label, read_image, read_label
@@ -77,7 +76,8 @@ def prepare_carve(source: Path, root: Path, data: PaperData, advance: Callable[[
         scan, annotation = found[case]
         label = read_label(annotation, 3)
         image = normalize_case(matching_part(read_image([scan], 3), label))
-        samples += write_slabs(root / "samples", case, role, image[0], vessels(label), data)
+        writer = SampleWriter(root / "samples", role, case)
+        samples += write_slabs(writer, image[0], vessels(label), data.patch)
         advance()
     write_datasets(root, samples, data, channels=["CT"], classes=CARVE_CLASSES)
     return paper_plan(data.patch, ["CT"], CARVE_CLASSES, [KEEP])
@@ -114,21 +114,15 @@ def voxel_offset(image: Grid, label: Grid) -> list[int]:
 
 
 def write_slabs(
-    folder: Path,
-    case: str,
-    role: CaseRole,
-    image: NDArray[Any],
-    label: NDArray[Any],
-    data: PaperData,
+    writer: SampleWriter, image: NDArray[Any], label: NDArray[Any], patch: Sequence[int]
 ) -> list[Sample]:
     """Samples of one case; those with a label contain a vessel."""
-    *sides, depth = data.patch
+    *sides, depth = patch
     image, label = (center_crop(array, sides, (0, 1)) for array in (image, label))
     samples = []
     for first in range(0, image.shape[2] - depth + 1, depth):
-        name = f"{role}-{case}_z{first:03d}.nii.gz"
         slab = (slice(None), slice(None), slice(first, first + depth))
         has_vessel = np.isin(label[slab], (0, IGNORED), invert=True).any()
-        if role == "unlabeled" or has_vessel:
-            samples.append(write_sample(folder, name, role, case, image[slab], label[slab]))
+        if writer.role == "unlabeled" or has_vessel:
+            samples.append(writer.write(f"_z{first:03d}.nii.gz", image[slab], label[slab]))
     return samples
