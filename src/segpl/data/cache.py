@@ -161,8 +161,8 @@ def _prepared_image(
     path, record_path = Path(f"{stem}.image.npy"), Path(f"{stem}.image.json")
     record = _read_cache_record(record_path)
     if record is not None and record.sources == sources:
-        array = _load_array(case.name, path, "f")
-        if array is not None and array.shape == record.shape:
+        array = _load_array(case.name, path, "f", record.shape)
+        if array is not None:
             return array, record.grid.grid()
     if not may_prepare:
         return None
@@ -193,14 +193,9 @@ def _prepared_label(
         and replace(stored, counts=(), outside=(), meanings=None) == record
         and len(stored.counts) == len(stored.outside) + 1 == len(plan.classes)
     ):
-        array = _load_array(case.name, path, "i")
+        array = _load_array(case.name, path, "i", shape)
         positions = _load_array(case.name, foreground_path, "i")
-        if (
-            array is not None
-            and array.shape == shape
-            and positions is not None
-            and _are_positions(positions, shape)
-        ):
+        if array is not None and positions is not None and _are_positions(positions, shape):
             return array, positions, stored
     if not may_prepare:
         return None
@@ -287,13 +282,15 @@ def _read_cache_record(path: Path) -> CacheRecord | None:
         return None
 
 
-def _load_array(case: str, path: Path, kind: str) -> StoredArray | None:
-    """The array in `path`; None if it is missing, damaged or of another `kind`."""
+def _load_array(
+    case: str, path: Path, kind: str, shape: tuple[int, ...] | None = None
+) -> StoredArray | None:
+    """The array in `path`; None if it is missing, damaged, or of another `kind` or `shape`."""
     try:
         array = StoredArray.find(case, path)
     except (OSError, ValueError, EOFError):
         return None
-    return array if array.dtype.kind == kind else None
+    return array if array.dtype.kind == kind and shape in (None, array.shape) else None
 
 
 def _are_positions(array: StoredArray, shape: tuple[int, ...]) -> bool:
