@@ -308,6 +308,5 @@ OPENERS: dict[str, Callable[[Path, Role], OpenFile]] = {
     ".npy": open_npy,
     ".npz": open_npz,
     ".nrrd": open_nrrd,
-    ".mha": open_metaimage,
-    ".mhd": open_metaimage,
+    **dict.fromkeys((".mha", ".mhd"), open_metaimage),
 }
