@@ -443,12 +443,9 @@ class TestFiles:
         permuted = scan()[::-1]  # with the same statistics
         for name, image in {"a": scan(), "b": permuted, "a (1)": scan(), "c": scan(1)}.items():
             empty.add(name, image, mask(1))
+        dataset = Dataset(empty.root, "folders", tuple(empty.cases))
         for _ in range(2):  # the second time without reading the files
-            found = inspect(
-                Dataset(empty.root, "folders", tuple(empty.cases)),
-                read_labels_of=["a"],
-                known=KnownCases(empty.root),
-            )
+            found = inspect(dataset, read_labels_of=["a"], known=KnownCases(empty.root))
             (problem,) = found.problems
             assert (problem.case, problem.fatal) == ("", False)
             assert problem.what == "some cases have identical images: 'a' = 'a (1)'"
