@@ -151,8 +151,6 @@ def _draw_segment(
     reach = first_radius + 1
     low = np.maximum(np.floor(np.minimum(start, end) - reach), 0).astype(int)
     high = np.minimum(np.ceil(np.maximum(start, end) + reach) + 1, occupancy.shape).astype(int)
-    if (low >= high).any():
-        return
     box = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
     axes = np.ogrid[box]
     along = end - start

@@ -217,8 +217,6 @@ def axis_turns(a: Grid, b: Grid) -> NDArray[np.float64] | None:
     from nibabel.orientations import inv_ornt_aff, io_orientation
 
     turns: NDArray[np.float64] = io_orientation(np.linalg.solve(b.affine, a.affine))
-    if np.isnan(turns).any():
-        return None
     order = np.argsort(turns[:, 0])
     turned = Grid(
         tuple(a.shape[axis] for axis in order),

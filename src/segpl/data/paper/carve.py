@@ -24,7 +24,7 @@ from segpl.data.paper.prepared import (
     write_datasets,
 )
 from segpl.data.plan import Plan
-from segpl.data.readers import Grid, Image, Label, read_image, read_label
+from segpl.data.readers import Image, Label, read_image, read_label
 from segpl.errors import InputError, MissingFileError, errors_naming
 
 CARVE_SITE = REGISTRATION["carve"]
@@ -94,7 +94,10 @@ def matching_part(image: Image, label: Label) -> NDArray[np.float32]:
     """The part (C, *S) of a scan that an annotation covers, which may be cropped to the lungs."""
     if image.grid.shape == label.grid.shape:
         return image.array
-    first = voxel_offset(image.grid, label.grid)
+    assert image.grid.affine is not None, "MetaImage files have a geometry"
+    assert label.grid.affine is not None, "MetaImage files have a geometry"
+    place = np.linalg.solve(image.grid.affine, label.grid.affine[:, 3])
+    first = [round(float(value)) for value in place[:3]]
     last = [start + side for start, side in zip(first, label.grid.shape, strict=True)]
     if min(first) < 0 or any(e > side for e, side in zip(last, image.grid.shape, strict=True)):
         raise InputError(
@@ -103,14 +106,6 @@ def matching_part(image: Image, label: Label) -> NDArray[np.float32]:
         )
     box = tuple(slice(start, end) for start, end in zip(first, last, strict=True))
     return image.array[(slice(None), *box)]
-
-
-def voxel_offset(image: Grid, label: Grid) -> list[int]:
-    """The voxel of the scan where the annotation begins."""
-    if image.affine is None or label.affine is None:
-        return [0] * len(image.shape)
-    place = np.linalg.solve(image.affine, label.affine[:, 3])
-    return [round(float(value)) for value in place[:3]]
 
 
 def write_slabs(
