@@ -317,6 +317,12 @@ def test_case_names_are_composed_wherever_they_come_from(tmp_path):
     assert Case(normalize("NFD", "ü"), (tmp_path,)).subject == "ü"
 
 
+def test_a_subject_is_found_in_either_form(tmp_path):
+    touch(tmp_path, "images/ö1_a.png", "labels/ö1_a.png")
+    (case,) = read_dataset(tmp_path, subject=normalize("NFD", "(ö1)")).cases
+    assert case.subject == "ö1"
+
+
 def test_patterns_fit_folders_in_composed_and_decomposed_unicode(tmp_path):
     scan, layout = "Köpfe/a_T1.png", "Köpfe/{case}_T1.png -> {case}_seg.png"
     touch(tmp_path, normalize("NFD", scan), "a_seg.png")

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from unicodedata import normalize
 
 from segpl.data.case import Case, Dataset, is_patterns
 from segpl.data.dicom.header import files_below
@@ -315,7 +316,7 @@ def _with_subjects(cases: tuple[Case, ...], subject: str | None) -> tuple[Case, 
         return guessed
     example = r"for example '(patient\d+)_frame'"
     try:
-        pattern = re.compile(subject)
+        pattern = re.compile(normalize("NFC", subject))  # as the names of cases
     except re.error as error:
         raise InputError(
             f"the subject pattern '{subject}' is not a valid regular expression: {error}. "
