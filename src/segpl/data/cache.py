@@ -295,10 +295,8 @@ def _load_array(
 
 def _are_positions(array: StoredArray, shape: tuple[int, ...]) -> bool:
     """Whether every row of `array` is a position in an array of this shape."""
-    if array.shape[1:] != (len(shape),):
-        return False
-    positions = np.asarray(array)
-    return bool(((positions >= 0) & (positions < shape)).all())
+    found = np.asarray(array)
+    return found.shape[1:] == (len(shape),) and bool(((found >= 0) & (found < shape)).all())
 
 
 def _save_array(case: str, path: Path, array: NDArray[Any]) -> StoredArray:

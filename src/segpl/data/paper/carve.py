@@ -94,9 +94,10 @@ def matching_part(image: Image, label: Label) -> NDArray[np.float32]:
     """The part (C, *S) of a scan that an annotation covers, which may be cropped to the lungs."""
     if image.grid.shape == label.grid.shape:
         return image.array
-    assert image.grid.affine is not None, "MetaImage files have a geometry"
-    assert label.grid.affine is not None, "MetaImage files have a geometry"
-    place = np.linalg.solve(image.grid.affine, label.grid.affine[:, 3])
+    whole, part = image.grid.affine, label.grid.affine
+    assert whole is not None
+    assert part is not None, "a MetaImage file without geometry"
+    place = np.linalg.solve(whole, part[:, 3])
     first = [round(float(value)) for value in place[:3]]
     last = [start + side for start, side in zip(first, label.grid.shape, strict=True)]
     if min(first) < 0 or any(e > side for e, side in zip(last, image.grid.shape, strict=True)):
