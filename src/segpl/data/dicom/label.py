@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.dicom.header import read_header
+from segpl.data.dicom.header import frame_element, read_header
 from segpl.data.dicom.index import CONTOURS
 from segpl.data.dicom.series import Series
 from segpl.errors import UnusableFileError, errors_naming
@@ -135,17 +136,12 @@ def _segment_voxels(path: Path, header: Any, series: Series) -> Iterator[tuple[s
 
 def _to_index(path: Path, own: Any, shared: Any, series: Series) -> NDArray[np.float64]:
     """Matrix (3, 3) from (column, row, 1) of a frame to an index of the series."""
-
-    def find(group: str, tag: str) -> NDArray[np.float64]:
-        groups = own if group in own else shared
-        return np.array(groups[group][0][tag].value, np.float64)
-
-    rows, columns = find("PlaneOrientationSequence", "ImageOrientationPatient").reshape(2, 3)
-    spacing = find("PixelMeasuresSequence", "PixelSpacing")
+    find = partial(frame_element, own, shared)
+    orientation = np.array(find("ImageOrientationPatient", "PlaneOrientationSequence"), np.float64)
+    spacing = find("PixelSpacing", "PixelMeasuresSequence")
     frame = np.zeros((4, 3))
-    frame[:3, 0] = rows * spacing[1]
-    frame[:3, 1] = columns * spacing[0]
-    frame[:3, 2] = find("PlanePositionSequence", "ImagePositionPatient")
+    frame[:3, :2] = orientation.reshape(2, 3).T * (float(spacing[1]), float(spacing[0]))
+    frame[:3, 2] = find("ImagePositionPatient", "PlanePositionSequence")
     frame[3, 2] = 1
     frame[:2] *= -1  # LPS to RAS
     to_index: NDArray[np.float64] = (np.linalg.inv(series.affine) @ frame)[:3]
