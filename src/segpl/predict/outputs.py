@@ -43,6 +43,7 @@ PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
 UNCERTAINTY = (ENTROPY, STD)
 UNKNOWN_RUN = "unknown"
 SEGMENTATION = "dicom-seg"
+OnSkipped = Callable[[], None]
 
 
 def how_masks_differ(before: str, now: str) -> str:
@@ -99,12 +100,7 @@ class OutputFolder:
         return manifest
 
     def claim(
-        self,
-        jobs: Sequence[Job],
-        kinds: Sequence[str],
-        *,
-        overwrite: bool,
-        advance: Callable[[], None] = lambda: None,
+        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool, advance: OnSkipped
     ) -> dict[str, set[Path]]:
         """The files to write for each job that lacks some; calls `advance` for each other job.
 
@@ -124,7 +120,7 @@ class OutputFolder:
     ) -> dict[str, set[Path]]:
         """What `claim` would return now; writes nothing."""
         self._check_paths(jobs, kinds)
-        return self._examine(jobs, kinds, overwrite=overwrite)[1]
+        return self._examine(jobs, kinds, overwrite=overwrite, advance=lambda: None)[1]
 
     def _check_paths(self, jobs: Sequence[Job], kinds: Sequence[str]) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -153,12 +149,7 @@ class OutputFolder:
         return run
 
     def _examine(
-        self,
-        jobs: Sequence[Job],
-        kinds: Sequence[str],
-        *,
-        overwrite: bool,
-        advance: Callable[[], None] = lambda: None,
+        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool, advance: OnSkipped
     ) -> tuple[Manifest | None, dict[str, set[Path]]]:
         """The manifest with outdated files marked, and the files to write for each job."""
         manifest = self.manifest()
