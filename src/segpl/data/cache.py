@@ -204,9 +204,7 @@ def _prepared_label(
     foreground = _foreground_positions(prepared, seed=zlib.crc32(case.name.encode()))
     record = replace(
         record,
-        counts=tuple(
-            int(np.count_nonzero(prepared == index)) for index in range(len(plan.classes))
-        ),
+        counts=tuple(int((prepared == index).sum()) for index in range(len(plan.classes))),
         # on the grid of the file: thin structures may break on the grid of the plan
         outside=outside_by_class(label.array, list(plan.classes.values())[1:], grid.spacing),
         meanings=label.meanings,

@@ -190,13 +190,10 @@ def _predicted_labels(cases: Sequence[Case]) -> Iterator[Problem]:
     for case in cases:
         for path in case.label_files:
             if path in digests and digests[path] in ("", mask_digest(path)):
-                yield Problem(
-                    case.name,
-                    "the label is a mask that segpl predicted, according to "
-                    f"{path.with_name(MANIFEST)}",
-                    "Move the predicted masks to another folder. If you have reviewed all of them "
-                    f"to use them as labels, remove {MANIFEST}.",
-                )
+                what = "the label is a mask that segpl predicted, according to "
+                remedy = "Move the predicted masks to another folder. If you have reviewed all of "
+                remedy += f"them to use them as labels, remove {MANIFEST}."
+                yield Problem(case.name, f"{what}{path.with_name(MANIFEST)}", remedy)
 
 
 def _unreadable(case: Case, error: UserError) -> Problem:
