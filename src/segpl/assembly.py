@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from segpl.data.planner import (
     fitting_patch,
     padded_cases,
 )
-from segpl.data.problems import Problem
+from segpl.data.problems import Problem, meaning_problems
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import Split, make_split
 from segpl.display import bar, say
@@ -110,20 +110,11 @@ def prepare_inputs(
         plan = Plan.read(folder.plan)
         dataset.require_numbers(plan.classes, folder.plan)
         return TrainingInputs(dataset, split, plan)
-    with bar("inspecting the data", len(cases), quiet=quiet) as advance:
-        inspection = inspect(
-            dataset,
-            cases=cases,
-            read_labels_of=split.labeled,
-            advance=advance,
-            known=KnownCases(dataset.root),
-        )
+    inspection = inspect_with_bar("inspecting the data", dataset, cases, split.labeled, quiet=quiet)
     require_usable(inspection, own_labels=not config.data.labels)
     if inspection.problems and not quiet:
-        warning = describe_problems(
-            inspection, inspection.problems, own_labels=not config.data.labels
-        )
-        say(f"warning: {warning}", style="yellow")
+        text = describe_problems(inspection, inspection.problems, own_labels=not config.data.labels)
+        say(f"warning: {text}", style="yellow")
     plan = choose_plan(config, inspection)
     padded = padded_cases(plan, list(inspection.fingerprints.values()))
     if padded and not quiet:
@@ -131,6 +122,14 @@ def prepare_inputs(
         patch = in_voxels(by_sides(plan.patch), plan.dims)
         say(f"Padded, because they are smaller than half the patch of {patch}: {names}.")
     return TrainingInputs(dataset, split, plan)
+
+
+def inspect_with_bar(
+    title: str, dataset: Dataset, cases: Sequence[Case], labels: Collection[str], *, quiet: bool
+) -> Inspection:
+    with bar(title, len(cases), quiet=quiet) as advance:
+        known = KnownCases(dataset.root)
+        return inspect(dataset, cases=cases, read_labels_of=labels, advance=advance, known=known)
 
 
 def plan_for(config: Config, *, quiet: bool = False) -> Plan:
@@ -173,16 +172,11 @@ def describe_problems(
 
 def require_readable(dataset: Dataset, split: Split, *, quiet: bool = False) -> None:
     """Raise if a validation or test case cannot be scored. Training does not use what it reads."""
-    names = {*split.validation, *split.test}
+    # the labels of the training cases say what numbers mean
+    names = {*split.labeled, *split.validation, *split.test}
     cases = [case for case in dataset.cases if case.name in names]
-    with bar("checking validation and test cases", len(cases), quiet=quiet) as advance:
-        inspection = inspect(
-            dataset,
-            cases=cases,
-            read_labels_of=names,
-            advance=advance,
-            known=KnownCases(dataset.root),
-        )
+    title = "checking validation and test cases"
+    inspection = inspect_with_bar(title, dataset, cases, names, quiet=quiet)
     # not those of the whole dataset: the held-out labels may lack a class
     own = tuple(problem for problem in inspection.problems if problem.case)
     require_usable(replace(inspection, problems=own))
@@ -302,11 +296,15 @@ def load_training_volumes(
     hidden = monitored_cases(config, inputs)
     total = len(inputs.cases) + len(validation) + len(hidden)
     with bar("preprocessing", total, quiet=quiet) as advance:
-        return TrainingVolumes(
+        volumes = TrainingVolumes(
             load_volumes(inputs.cases, plan, labeled=split.labeled, advance=advance),
             load_volumes(validation, plan, labeled=split.validation, advance=advance),
             load_volumes(hidden, plan, labeled=split.hidden, advance=advance),
         )
+    found = [volume.meanings for volume in (*volumes.training, *volumes.validation)]
+    for problem in meaning_problems(zip((*inputs.cases, *validation), found, strict=True)):
+        raise InputError(f"case {problem.case}: {problem.what}. {problem.remedy}")
+    return volumes
 
 
 def monitored_cases(config: Config, inputs: TrainingInputs) -> list[Case]:

@@ -17,8 +17,10 @@ from segpl.assembly import (
     build_method,
     build_sampler,
     choose_plan,
+    load_training_volumes,
     prepare_inputs,
     require_batch_fits,
+    require_readable,
 )
 from segpl.data.cache import Volume
 from segpl.data.case import Case, Dataset
@@ -96,6 +98,23 @@ def test_what_may_be_wrong_with_the_labels_is_shown_before_training(tmp_path, ca
     shown = capsys.readouterr().err
     assert "warning: case 3: the number 70 occurs only in this label" in shown
     assert f"`segpl check {tmp_path} --layout folders` lists all problems." in shown
+
+
+def test_the_colors_of_a_held_out_label_have_the_numbers_of_the_other_labels(tmp_path):
+    for number, colors in enumerate((b"\xff\0\0\0\xff\0", b"\0\xff\0\xff\0\0")):
+        picture = np.arange(256, dtype=np.uint8).reshape(16, 16) // (number + 1)
+        label = PIL.Image.fromarray((picture % 3).astype(np.uint8), mode="P")
+        label.putpalette(b"\0\0\0" + colors)
+        for folder, image in (("images", PIL.Image.fromarray(picture)), ("labels", label)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            image.save(tmp_path / folder / f"{number}.png")
+    config = resolve({"data": {"path": str(tmp_path)}, "split": {"validation": 1}})
+    inputs = prepare_inputs(config, None, quiet=True)
+    for _ in range(2):  # the second time from the cache
+        with pytest.raises(InputError, match=r"color #\w+00 is . in .*\.png, but . in"):
+            load_training_volumes(config, inputs, quiet=True)
+    with pytest.raises(InputError, match=r"color #\w+00 is . in .*\.png, but . in"):
+        require_readable(inputs.dataset, inputs.split, quiet=True)
 
 
 @pytest.mark.parametrize("classes", [{"Background": 0, "prostate": 4}, None])

@@ -49,7 +49,13 @@ def image_in_memory(
         return image_of(opened, Path("the array"), dims)
     if spacing is not None or affine is not None:
         raise InputError(f"the {library} image has its own geometry. Omit `spacing` and `affine`.")
-    opened = open_nibabel(source) if library == "nibabel" else open_sitk(source)
+    if library == "nibabel":
+        shape, matrix = nifti_shape(tuple(source.shape)), np.asarray(source.affine, np.float64)
+        opened = OpenFile(shape, lambda: np.asanyarray(source.dataobj).reshape(shape), matrix)
+    else:
+        components = source.GetNumberOfComponentsPerPixel()
+        shape = (*source.GetSize(), *((components,) if components > 1 else ()))
+        opened = OpenFile(shape, lambda: sitk_values(source), itk_affine(sitk_geometry(source)))
     return image_of(opened, Path("it"), dims)
 
 
@@ -57,19 +63,6 @@ def library_of(source: Any) -> str | None:
     """The library of an image object; None for an array."""
     name = type(source).__module__.partition(".")[0]
     return name if name in ("nibabel", "SimpleITK") else None
-
-
-def open_nibabel(source: Any) -> OpenFile:
-    shape = nifti_shape(tuple(source.shape))
-    affine = np.asarray(source.affine, np.float64)
-    return OpenFile(shape, lambda: np.asanyarray(source.dataobj).reshape(shape), affine=affine)
-
-
-def open_sitk(source: Any) -> OpenFile:
-    components = source.GetNumberOfComponentsPerPixel()
-    shape = (*source.GetSize(), *((components,) if components > 1 else ()))
-    affine = itk_affine(sitk_geometry(source))
-    return OpenFile(shape, lambda: sitk_values(source), affine=affine)
 
 
 def labels_like(source: Any, labels: NDArray[Any]) -> Any:

@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Volume:
     grid: Grid | None = None  # of the image file
     counts: tuple[int, ...] = ()  # voxels of each class in the label, background first
     outside: tuple[tuple[float, float], ...] = ()  # `outside_fractions` of each foreground class
+    meanings: dict[int, str] = field(default_factory=dict)  # of the numbers in the label file
 
 
 Sources = tuple[tuple[str, int, int], ...]  # path, size and modification time in ns of each file
@@ -82,6 +83,7 @@ class CacheRecord:
     masks: tuple[int, ...] = ()  # of a label: class of each source, if these are masks
     counts: tuple[int, ...] = ()  # of a label: voxels of each class
     outside: tuple[tuple[float, float], ...] = ()  # of a label: see `Volume`
+    meanings: dict[int, str] | None = None  # of a label
 
 
 def cache_root() -> Path:
@@ -130,7 +132,9 @@ def _load_case(
     """The cached case; if there is none, prepare it, or return None without `may_prepare`."""
     try:
         sources = _sources(case.images)
-        stem = _folder(sources, plan) / _file_name(case.name)
+        safe = _safe(case.name)
+        name = safe if safe == case.name else f"{safe}-{short_hash(case.name)}"  # unique
+        stem = _folder(sources, plan) / name
         found = _prepared_image(case, plan, sources, stem, may_prepare)
         if found is None:
             return None
@@ -141,7 +145,8 @@ def _load_case(
         if found_label is None:
             return None
         label, foreground, record = found_label
-        return Volume(case.name, image, label, foreground, grid, record.counts, record.outside)
+        facts = (record.counts, record.outside, record.meanings or {})
+        return Volume(case.name, image, label, foreground, grid, *facts)
     except UserError as error:
         error.args = (f"case {case.name}: {error}",)
         raise
@@ -156,8 +161,8 @@ def _prepared_image(
     path, record_path = Path(f"{stem}.image.npy"), Path(f"{stem}.image.json")
     record = _read_cache_record(record_path)
     if record is not None and record.sources == sources:
-        array = _load_array(case.name, path, "f")
-        if array is not None and array.shape == record.shape:
+        array = _load_array(case.name, path, "f", record.shape)
+        if array is not None:
             return array, record.grid.grid()
     if not may_prepare:
         return None
@@ -184,17 +189,13 @@ def _prepared_label(
     stored = _read_cache_record(record_path)
     if (
         stored is not None
-        and replace(stored, counts=(), outside=()) == record
+        and stored.meanings is not None
+        and replace(stored, counts=(), outside=(), meanings=None) == record
         and len(stored.counts) == len(stored.outside) + 1 == len(plan.classes)
     ):
-        array = _load_array(case.name, path, "i")
+        array = _load_array(case.name, path, "i", shape)
         positions = _load_array(case.name, foreground_path, "i")
-        if (
-            array is not None
-            and array.shape == shape
-            and positions is not None
-            and _are_positions(positions, shape)
-        ):
+        if array is not None and positions is not None and _are_positions(positions, shape):
             return array, positions, stored
     if not may_prepare:
         return None
@@ -203,11 +204,10 @@ def _prepared_label(
     foreground = _foreground_positions(prepared, seed=zlib.crc32(case.name.encode()))
     record = replace(
         record,
-        counts=tuple(
-            int(np.count_nonzero(prepared == index)) for index in range(len(plan.classes))
-        ),
+        counts=tuple(int((prepared == index).sum()) for index in range(len(plan.classes))),
         # on the grid of the file: thin structures may break on the grid of the plan
         outside=outside_by_class(label.array, list(plan.classes.values())[1:], grid.spacing),
+        meanings=label.meanings,
     )
     array = _save_array(case.name, path, prepared)
     positions = _save_array(case.name, foreground_path, foreground)
@@ -260,12 +260,6 @@ def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:80].lstrip(".")
 
 
-def _file_name(name: str) -> str:
-    """A unique file name for a case."""
-    safe = _safe(name)
-    return name if safe == name else f"{safe}-{short_hash(name)}"
-
-
 def _sources(files: Sequence[Path]) -> Sources:
     sources = []
     for path in files:
@@ -286,21 +280,21 @@ def _read_cache_record(path: Path) -> CacheRecord | None:
         return None
 
 
-def _load_array(case: str, path: Path, kind: str) -> StoredArray | None:
-    """The array in `path`; None if it is missing, damaged or of another `kind`."""
+def _load_array(
+    case: str, path: Path, kind: str, shape: tuple[int, ...] | None = None
+) -> StoredArray | None:
+    """The array in `path`; None if it is missing, damaged, or of another `kind` or `shape`."""
     try:
         array = StoredArray.find(case, path)
     except (OSError, ValueError, EOFError):
         return None
-    return array if array.dtype.kind == kind else None
+    return array if array.dtype.kind == kind and shape in (None, array.shape) else None
 
 
 def _are_positions(array: StoredArray, shape: tuple[int, ...]) -> bool:
     """Whether every row of `array` is a position in an array of this shape."""
-    if array.shape[1:] != (len(shape),):
-        return False
-    positions = np.asarray(array)
-    return bool(((positions >= 0) & (positions < shape)).all())
+    found = np.asarray(array)
+    return found.shape[1:] == (len(shape),) and bool(((found >= 0) & (found < shape)).all())
 
 
 def _save_array(case: str, path: Path, array: NDArray[Any]) -> StoredArray:

@@ -18,7 +18,7 @@ from segpl.data.case import Case, Dataset
 from segpl.data.fingerprint import Fingerprint
 from segpl.data.inspect import Inspection, inspect
 from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
-from segpl.data.problems import Problem
+from segpl.data.problems import Problem, warning
 from segpl.data.split import SplitSettings, make_split
 from segpl.errors import UserError, count_noun, in_voxels, name_some
 
@@ -26,11 +26,7 @@ MOST_CASES = 20  # maximum number of cases whose problems are listed
 # a plan for a GPU is finer; which one there is would be known only with torch
 COMPUTERS = [Resources(2**33, accelerated=accelerated) for accelerated in (False, True)]
 MOST_UNUSED = 5  # ignored files that are named
-NO_LABEL = Problem(
-    "",
-    "no training case has a label",
-    "Add labels for a few cases, or describe the names of their files with --layout.",
-)
+ADD_LABELS = "Add labels for a few cases, or describe the names of their files with --layout."
 DICOM_LABELS = (
     "The labels of series are DICOM-SEG or RTSTRUCT files, or volumes such as CASE.nii.gz in a "
     "folder of --set data.labels=FOLDER."
@@ -73,7 +69,7 @@ def inspect_all(
     names = [case.name for case in dataset.cases]
     found = inspect(dataset, read_labels_of=names, advance=advance)
     remedy = "Replace it with a readable file, or remove it."
-    odd = [Problem("", f"{path} is {why}", remedy, fatal=False) for path, why in unusable.items()]
+    odd = [warning("", f"{path} is {why}", remedy) for path, why in unusable.items()]
     return replace(found, problems=(*found.problems, *odd, *planning_problems(found)))
 
 
@@ -84,27 +80,24 @@ def planning_problems(inspection: Inspection) -> list[Problem]:
     prints = {name: one for name, one in inspection.fingerprints.items() if name in training}
     if has_errors(inspection) or not prints:
         return []
-    problems = []
+    problems: list[Problem] = []
     try:
         make_split(dataset, SplitSettings())
         training_only = replace(inspection, fingerprints=prints)
         plan, finer = (derive_plan(training_only, computer) for computer in COMPUTERS)
-    except UserError as error:
-        return [Problem("", str(error).rstrip("."), "")]
-    for item in prints.values():
-        try:
-            check_sizes(plan, [item])
-            check_sizes(finer, [item])
-        except UserError as error:
-            problems.append(Problem(item.case, str(error).rstrip("."), ""))
-    try:
+        for item in prints.values():
+            try:
+                check_sizes(plan, [item])
+                check_sizes(finer, [item])
+            except UserError as error:
+                problems.append(Problem(item.case, str(error).rstrip("."), ""))
         padded = padded_cases(plan, list(prints.values()))
     except UserError as error:
         return [*problems, Problem("", str(error).rstrip("."), "")]
     what = "after resampling is much smaller than the others"
     remedy = "It will be padded. Leave it out if it shows too little."
     return problems + [
-        Problem(case, f"the image of {in_voxels(shape, plan.dims)} {what}", remedy, fatal=False)
+        warning(case, f"the image of {in_voxels(shape, plan.dims)} {what}", remedy)
         for case, shape in padded.items()
     ]
 
@@ -112,9 +105,8 @@ def planning_problems(inspection: Inspection) -> list[Problem]:
 def _problems(inspection: Inspection) -> list[Problem]:
     if inspection.dataset.labeled:
         return list(inspection.problems)
-    is_dicom = inspection.dataset.layout == "dicom"
-    no_label = replace(NO_LABEL, remedy=DICOM_LABELS) if is_dicom else NO_LABEL
-    return [no_label, *inspection.problems]
+    remedy = DICOM_LABELS if inspection.dataset.layout == "dicom" else ADD_LABELS
+    return [Problem("", "no training case has a label", remedy), *inspection.problems]
 
 
 def _number_table(*columns: str) -> Table:

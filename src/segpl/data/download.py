@@ -9,9 +9,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from segpl.errors import InputError, StorageError, unknown
 from segpl.files import storage_errors
+from segpl.records import read_record
 
 DOWNLOADS = {
     "task01": "Task01_BrainTumour",
@@ -51,11 +53,18 @@ def get_dataset(
     title = DOWNLOADS[name]
     folder, archive = out / title, out / f"{title}.tar"
     if folder.exists():
-        if (folder / "dataset.json").is_file():
-            return folder
-        raise InputError(
-            f"{folder} exists but has no dataset.json. Remove it and run the command again."
-        )
+        if not (source := folder / "dataset.json").is_file():
+            raise InputError(
+                f"{folder} exists but has no dataset.json. Remove it and run the command again."
+            )
+        listed = read_record(source, dict[str, Any]).get("training", [])
+        files = [folder / name for entry in listed for name in entry.values()]
+        if not files or not all(path.is_file() for path in files):
+            raise InputError(
+                f"{folder} does not contain all files that its dataset.json lists. Remove it and "
+                "run the command again."
+            )
+        return folder
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     if not archive.exists():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.masks import bounding_box
+from segpl.data.masks import Mask, bounding_box
 from segpl.data.readers import Image, Label, orientation_of, slices
 
 SAMPLE = 2000  # foreground intensities kept per case and channel
@@ -42,24 +42,39 @@ class Fingerprint:
     # number in the label -> its color or name, if the label file stores one
     meanings: dict[int, str] = field(default_factory=dict)
     checksum: int = 0  # of all voxels in their order in memory: equal for copies of a file
+    border: float = 0.0  # fraction of the outermost voxels that are foreground
 
 
 def fingerprint(case: str, image: Image, label: Label | None, ignore: int | None) -> Fingerprint:
     fits = label is not None and label.array.shape == image.grid.shape
-    voxels = count_numbers(label.array) if label else None
-    meanings = label.meanings if label else {}
+    mask = foreground_mask(label.array, ignore) if label else None
     return Fingerprint(
         case,
         image.grid.shape,
         image.grid.spacing,
         orientation_of(image.grid),
         tuple(channel_statistics(channel) for channel in image.array),
-        voxels,
-        _foreground_sample(case, image, label, ignore) if label and fits else (),
+        count_numbers(label.array) if label else None,
+        _foreground_sample(case, image, mask) if mask is not None and fits else (),
         _chords_in_mm(label, image, ignore) if label and fits else {},
-        {number: meanings[number] for number in voxels or () if number in meanings},
+        label.meanings if label else {},
         checksum(image.array),
+        0.0 if mask is None else border_share(mask),
     )
+
+
+def foreground_mask(label: NDArray[np.int32], ignore: int | None) -> Mask:
+    mask: Mask = label != 0
+    if ignore is not None:
+        mask &= label != ignore
+    return mask
+
+
+def border_share(mask: Mask) -> float:
+    """The fraction of the outermost voxels that a mask covers."""
+    inner = mask[tuple(slice(1, -1) if side > 2 else slice(None) for side in mask.shape)]
+    covered = np.count_nonzero(mask) - np.count_nonzero(inner)
+    return float(covered / max(1, mask.size - inner.size))
 
 
 def checksum(image: NDArray[np.float32]) -> int:
@@ -85,12 +100,7 @@ def channel_statistics(channel: NDArray[np.float32]) -> ChannelStatistics:
     )
 
 
-def _foreground_sample(
-    case: str, image: Image, label: Label, ignore: int | None
-) -> tuple[tuple[float, ...], ...]:
-    mask = label.array != 0
-    if ignore is not None:
-        mask &= label.array != ignore
+def _foreground_sample(case: str, image: Image, mask: Mask) -> tuple[tuple[float, ...], ...]:
     positions = np.flatnonzero(mask)
     if len(positions) > SAMPLE:
         rng = np.random.default_rng(zlib.crc32(case.encode()))  # the same in every run

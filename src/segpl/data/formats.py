@@ -37,8 +37,8 @@ SEGMENT_NUMBER = re.compile(r"(Segment[0-9]+)_LabelValue")  # in a .seg.nrrd of 
 DEFAULT_NAME = re.compile(r"Segment_[0-9]+|")  # of segments that nobody named
 CHUNK = 2**20  # bytes or values processed at a time
 SILENT = logging.Logger("nifti", logging.CRITICAL + 1)  # nibabel's messages name no file
-MILLIMETERS = {1: 1000.0, 3: 0.001}  # in a unit of length of NIfTI: meters, micrometers
 NIFTI = (".nii.gz", ".nii")
+NIFTI_UNITS = {1: ("meters", 1000.0), 2: ("mm", 1.0), 3: ("micrometers", 0.001)}  # in mm
 
 
 def nifti_header(path: Path, *, check: bool = True) -> tuple[Any, Any, bool]:
@@ -66,6 +66,11 @@ def lacks_spacing(path: Path) -> bool:
     _, header, _ = nifti_header(path, check=False)
     sizes = zip(header.get_data_shape()[:3], header["pixdim"][1:4], strict=False)
     return not header["sform_code"] and any(n > 1 and size == 0 for n, size in sizes)
+
+
+def length_unit(header: Any) -> tuple[str, float]:
+    """The unit of length in a NIfTI header, and its millimeters."""
+    return NIFTI_UNITS.get(int(header["xyzt_units"]) & 7, ("missing", 1.0))
 
 
 def nifti_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -107,7 +112,7 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
         return found.reshape(*found.shape[: len(index)], -1) if len(shape) > len(index) else found
 
     affine = np.array(header.get_best_affine(), np.float64)
-    affine[:3] *= MILLIMETERS.get(int(header["xyzt_units"]) & 7, 1.0)
+    affine[:3] *= length_unit(header)[1]
     return OpenFile(shape, values, affine=affine, part=part)
 
 
@@ -303,6 +308,5 @@ OPENERS: dict[str, Callable[[Path, Role], OpenFile]] = {
     ".npy": open_npy,
     ".npz": open_npz,
     ".nrrd": open_nrrd,
-    ".mha": open_metaimage,
-    ".mhd": open_metaimage,
+    **dict.fromkeys((".mha", ".mhd"), open_metaimage),
 }

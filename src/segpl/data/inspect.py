@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from segpl.data.case import Case, Dataset, is_patterns
 from segpl.data.fingerprint import Fingerprint, count_numbers, fingerprint
-from segpl.data.formats import NIFTI, lacks_spacing
+from segpl.data.formats import NIFTI, lacks_spacing, length_unit, nifti_header
 from segpl.data.known_cases import KnownCases, source_digest
 from segpl.data.manifest import MANIFEST, mask_digest, read_manifest
 from segpl.data.pool import CasePool
@@ -21,12 +21,12 @@ from segpl.data.problems import (
     Voxels,
     are_classes,
     constant_problems,
+    dataset_problems,
     foreground_numbers,
-    image_problems,
-    label_problems,
-    meaning_problems,
+    warning,
 )
 from segpl.data.readers import (
+    Grid,
     Image,
     Label,
     grid_difference,
@@ -37,6 +37,8 @@ from segpl.data.readers import (
     with_axes_of,
 )
 from segpl.errors import UnusableFileError, UserError
+
+EXTENTS = (0.1, 1e4)  # mm; the longest side of a scan is between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def inspect(
     by_case: dict[str, _CaseReport] = {}
     for case, found in zip(cases, stored, strict=True):
         if found and len(found.shape) == dims:
-            by_case[case.name] = _CaseReport(case.name, found, found.voxels, [])
+            by_case[case.name] = _CaseReport(found, found.voxels, [])
             advance()
     pool = CasePool([case for case in cases if case.name not in by_case])
 
@@ -89,25 +91,22 @@ def inspect(
     pool.run(read)
     if known:
         known.save()
-    reports = [by_case[case.name] for case in cases]
-    fingerprints = {r.case: r.fingerprint for r in reports if r.fingerprint is not None}
-    voxels = {r.case: r.voxels for r in reports if r.voxels is not None}
+    reports = {case.name: by_case[case.name] for case in cases}
+    fingerprints = {name: r.fingerprint for name, r in reports.items() if r.fingerprint is not None}
+    voxels = {name: r.voxels for name, r in reports.items() if r.voxels is not None}
     is_color = all(len(item.channels) > 1 for item in fingerprints.values())
     if is_color and len(dataset.channels) == 1 and is_patterns(dataset.layout):
         dataset = replace(dataset, channels=())  # the name of a file does not name its channels
     classes = _classes(dataset, voxels)
-    problems = [problem for report in reports for problem in report.problems]
+    problems = [problem for report in reports.values() for problem in report.problems]
     problems += _predicted_labels(cases)
-    problems += label_problems(dataset, classes, voxels)
-    problems += meaning_problems(cases, fingerprints)
-    problems += image_problems(dataset, list(fingerprints.values()))
+    problems += dataset_problems(dataset, classes, cases, voxels, fingerprints)
     order = {case.name: place for place, case in enumerate(cases)}
     problems.sort(key=lambda problem: order.get(problem.case, -1))
     return Inspection(dataset, dims, classes, fingerprints, tuple(problems))
 
 
 class _CaseReport(NamedTuple):
-    case: str
     fingerprint: Fingerprint | None
     voxels: dict[int, int] | None  # also if the image is unreadable
     problems: list[Problem]
@@ -151,20 +150,33 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
         problems.append(_unreadable(case, error))
     if image is None:
         voxels = count_numbers(label.array) if label else None
-        return _CaseReport(case.name, None, voxels, problems)
+        return _CaseReport(None, voxels, problems)
     label = with_axes_of(label, image.grid) if label else None
     found = fingerprint(case.name, image, label, ignore)
     problems += constant_problems(case, found.channels)
     if any(suffix_of(path) in NIFTI and lacks_spacing(path) for path in case.images):
         what = "the header stores no voxel size (pixdim is 0), so the voxels count as 1 mm"
-        problems.append(Problem(case.name, what, "Store the size in the header.", fatal=False))
+        problems.append(warning(case.name, what, "Store the size in the header."))
+    problems += _extent_problems(case, image.grid)
     if label and (difference := grid_difference(image.grid, label.grid)):
         remedy = "Resample the label to the image with nearest-neighbor interpolation"
         if image.grid.shape == label.grid.shape:
             remedy += " or, if only the headers differ, copy the image's header into the label"
         what = f"image and label have different grids: {difference}"
         problems.append(Problem(case.name, what, f"{remedy}."))
-    return _CaseReport(case.name, found, found.voxels, problems)
+    return _CaseReport(found, found.voxels, problems)
+
+
+def _extent_problems(case: Case, grid: Grid) -> Iterator[Problem]:
+    """A scan as wide as a building, or thinner than a hair, has the wrong unit."""
+    extent = max(size * side for size, side in zip(grid.spacing, grid.shape, strict=True))
+    if grid.stored_spacing is not None and not EXTENTS[0] <= extent <= EXTENTS[1]:
+        unit, path = "mm", case.images[0]
+        if suffix_of(path) in NIFTI:
+            unit, _ = length_unit(nifti_header(path)[1])
+        what = f"the image is {extent:.6g} mm wide; the unit in its header is {unit}"
+        remedy = "Correct the unit or the voxel size in the header."
+        yield Problem(case.name, what, remedy, fatal=extent > EXTENTS[1])
 
 
 def _predicted_labels(cases: Sequence[Case]) -> Iterator[Problem]:
@@ -178,13 +190,10 @@ def _predicted_labels(cases: Sequence[Case]) -> Iterator[Problem]:
     for case in cases:
         for path in case.label_files:
             if path in digests and digests[path] in ("", mask_digest(path)):
-                yield Problem(
-                    case.name,
-                    "the label is a mask that segpl predicted, according to "
-                    f"{path.with_name(MANIFEST)}",
-                    "Move the predicted masks to another folder. If you have reviewed all of them "
-                    f"to use them as labels, remove {MANIFEST}.",
-                )
+                what = "the label is a mask that segpl predicted, according to "
+                remedy = "Move the predicted masks to another folder. If you have reviewed all of "
+                remedy += f"them to use them as labels, remove {MANIFEST}."
+                yield Problem(case.name, f"{what}{path.with_name(MANIFEST)}", remedy)
 
 
 def _unreadable(case: Case, error: UserError) -> Problem:

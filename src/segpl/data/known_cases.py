@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from segpl.data.cache import cache_root, short_hash
@@ -20,13 +19,7 @@ from segpl.errors import StorageError, UserError
 from segpl.files import write_atomically
 from segpl.records import read_record
 
-FINGERPRINT_VERSION = 2  # increase it when the fingerprint of the same files changes
-
-
-@dataclass(frozen=True, slots=True)
-class KnownCase:
-    digest: str
-    fingerprint: Fingerprint
+FINGERPRINT_VERSION = 3  # increase it when the fingerprint of the same files changes
 
 
 class KnownCases:
@@ -35,16 +28,16 @@ class KnownCases:
     def __init__(self, dataset: Path) -> None:
         self.path = fingerprints_file(dataset)
         self.is_changed = False
-        self.entries: dict[str, KnownCase] = {}
+        self.entries: dict[str, tuple[str, Fingerprint]] = {}  # with the digest of the files
         with suppress(UserError):  # missing or damaged
-            self.entries = read_record(self.path, dict[str, KnownCase])
+            self.entries = read_record(self.path, dict[str, tuple[str, Fingerprint]])
 
     def get(self, case: Case, digest: str) -> Fingerprint | None:
-        entry = self.entries.get(_key(case))
-        return entry.fingerprint if entry and entry.digest == digest else None
+        known, found = self.entries.get(_key(case), ("", None))
+        return found if known == digest else None
 
     def add(self, case: Case, digest: str, found: Fingerprint) -> None:
-        self.entries[_key(case)] = KnownCase(digest, found)
+        self.entries[_key(case)] = (digest, found)
         self.is_changed = True
 
     def save(self) -> None:

@@ -33,9 +33,14 @@ def require_size(what: str, shape: Sequence[int]) -> None:
 def require_resampled(
     what: str, old: Sequence[float], new: Sequence[float], shape: Sequence[int]
 ) -> None:
-    """Reject an image that would have `MOST_VALUES` or more at the spacing of the plan."""
+    """Reject an image (*S, C) that is too large, or vanishes, at the spacing of the plan."""
     spacings = " to ".join(" x ".join(f"{size:.3g}" for size in one) for one in (old, new))
     require_size(f"{what}, resampled from {spacings} mm,", shape)
+    if math.prod(shape[:-1]) == 1 and tuple(old) != tuple(new):
+        raise UnusableFileError(
+            f"{what}, resampled from {spacings} mm, would be a single voxel",
+            "Correct the voxel spacing in its header.",
+        )
 
 
 def require_stored(path: Path, size: int, *, is_packed: bool) -> None:

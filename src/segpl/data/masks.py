@@ -80,8 +80,6 @@ def largest_component(mask: Mask) -> Mask:
     from scipy import ndimage  # training starts faster without it
 
     box, kept = bounding_box(mask), np.zeros_like(mask)
-    if not mask[box].size:
-        return kept
     pieces, count = ndimage.label(
         mask[box], ndimage.generate_binary_structure(mask.ndim, mask.ndim)
     )

@@ -22,19 +22,11 @@ from segpl.data.limits import (
     require_stored,
 )
 
+INTEGERS = {"CHAR": 1, "SHORT": 2, "INT": 4, "LONG": 4, "LONG_LONG": 8}  # bytes
 ELEMENT_TYPES = {
-    "MET_CHAR": "i1",
-    "MET_UCHAR": "u1",
-    "MET_SHORT": "i2",
-    "MET_USHORT": "u2",
-    "MET_INT": "i4",
-    "MET_UINT": "u4",
-    "MET_LONG": "i4",
-    "MET_ULONG": "u4",
-    "MET_LONG_LONG": "i8",
-    "MET_ULONG_LONG": "u8",
-    "MET_FLOAT": "f4",
-    "MET_DOUBLE": "f8",
+    **{f"MET_{name}": f"i{size}" for name, size in INTEGERS.items()},
+    **{f"MET_U{name}": f"u{size}" for name, size in INTEGERS.items()},
+    **{"MET_FLOAT": "f4", "MET_DOUBLE": "f8"},
 }
 AUTOMATIC = 47  # zlib detects its own format and that of gzip
 

@@ -151,8 +151,6 @@ def _draw_segment(
     reach = first_radius + 1
     low = np.maximum(np.floor(np.minimum(start, end) - reach), 0).astype(int)
     high = np.minimum(np.ceil(np.maximum(start, end) + reach) + 1, occupancy.shape).astype(int)
-    if (low >= high).any():
-        return
     box = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
     axes = np.ogrid[box]
     along = end - start
@@ -166,8 +164,7 @@ def _draw_segment(
 
 def _wall(rng: np.random.Generator, settings: PhantomSettings) -> Floats:
     """Soft tissue beyond a slightly curved surface near one corner or face."""
-    normal = _unit_vector(rng.normal(size=len(settings.shape)))
-    height = _height(settings, normal) + _waves(rng, settings, 0.04)
+    height = _height(rng, settings, 0.04)
     depth = rng.uniform(0.04, 0.14)
     edge = float(np.quantile(height, 1 - depth))
     has_wall = np.float32(rng.uniform() < settings.wall)
@@ -181,8 +178,7 @@ def _sheets(rng: np.random.Generator, settings: PhantomSettings) -> Floats:
     if len(settings.shape) == 2:
         return sheets
     for _ in range(rng.integers(settings.sheets[0], settings.sheets[1] + 1)):
-        normal = _unit_vector(rng.normal(size=len(settings.shape)))
-        height = _height(settings, normal) + _waves(rng, settings, 0.08)
+        height = _height(rng, settings, 0.08)
         level = np.quantile(height, rng.uniform(0.15, 0.85))
         thickness = rng.uniform(0.6, 1.2)
         filled = np.clip(thickness - np.abs(height - level) + 0.5, 0, 1)
@@ -212,17 +208,14 @@ def _texture(rng: np.random.Generator, settings: PhantomSettings) -> Floats:
     return np.float32(rng.uniform(*settings.texture)) * _standardize(total)
 
 
-def _height(settings: PhantomSettings, normal: NDArray[np.float64]) -> Floats:
+def _height(rng: np.random.Generator, settings: PhantomSettings, waves: float) -> Floats:
+    """Height above a random plane with waves, whose deviation is relative to the width."""
+    normal = _unit_vector(rng.normal(size=len(settings.shape)))
     axes = np.ogrid[tuple(slice(0, length) for length in settings.shape)]
     height = sum(axis * part for axis, part in zip(axes, normal, strict=True))
-    return np.asarray(height, np.float32)
-
-
-def _waves(rng: np.random.Generator, settings: PhantomSettings, amount: float) -> Floats:
-    """A smooth field with a standard deviation of `amount` times the volume's width."""
     width = min(settings.shape)
     smooth = ndimage.gaussian_filter(_white(rng, settings), width / 4, truncate=2.0)
-    return np.float32(amount * width) * _standardize(smooth)
+    return np.asarray(height, np.float32) + np.float32(waves * width) * _standardize(smooth)
 
 
 def _white(rng: np.random.Generator, settings: PhantomSettings) -> Floats:

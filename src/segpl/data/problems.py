@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -11,11 +11,13 @@ from statistics import median
 from segpl.data.case import LARGEST_CLASS, Case, Dataset, is_patterns
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.spacing import reorient_fingerprint
-from segpl.errors import count_noun, name_some
+from segpl.errors import count_noun, name_some, percent
 
 MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
 MOST_UNNAMED_CHANNELS = 8  # a file with more may be a time series
 OUTLIER = 3.0  # times the median spacing or field of view
+FREE_BORDER = 0.1  # fraction of the outermost voxels that the foreground usually stays below
+FEWEST_USUAL = 3  # labels to compare one with
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 SHOWN_COPIES = 3  # pairs of identical images listed in a message
 
@@ -35,6 +37,10 @@ class Problem:
     what: str
     remedy: str
     fatal: bool = True  # training would fail or learn something wrong
+
+
+def warning(case: str, what: str, remedy: str) -> Problem:
+    return Problem(case, what, remedy, fatal=False)
 
 
 def foreground_numbers(dataset: Dataset, counts: dict[int, int]) -> set[int]:
@@ -59,23 +65,13 @@ def constant_problems(case: Case, channels: Sequence[ChannelStatistics]) -> Iter
         return
     for number in constant:
         what = f"channel {number} is constant: every value is {channels[number].minimum:g}"
-        yield Problem(case.name, what, "Check whether it is the right file.", fatal=False)
+        yield warning(case.name, what, "Check whether it is the right file.")
 
 
-def label_problems(dataset: Dataset, classes: dict[str, int], voxels: Voxels) -> Iterator[Problem]:
-    """Numbers that are not classes, and classes or labels without voxels."""
-    if dataset.classes is None:
-        yield from _number_problems(dataset, voxels)
-    else:
-        yield from _unknown_number_problems(dataset, voxels)
-    yield from _foreground_problems(dataset, classes, voxels)
-
-
-def meaning_problems(cases: Sequence[Case], prints: Mapping[str, Fingerprint]) -> Iterator[Problem]:
+def meaning_problems(labels: Iterable[tuple[Case, Mapping[int, str]]]) -> Iterator[Problem]:
     """Labels in which a color or name has another number than in an earlier label."""
     first: dict[str, tuple[int, Path | None]] = {}
-    for case in cases:
-        meanings = prints[case.name].meanings if case.name in prints else {}
+    for case, meanings in labels:
         for number, meaning in meanings.items():
             usual, path = first.setdefault(meaning.casefold(), (number, case.label))
             if number != usual and path != case.label:
@@ -85,11 +81,22 @@ def meaning_problems(cases: Sequence[Case], prints: Mapping[str, Fingerprint]) -
                 break
 
 
-def image_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
-    """Images that look like masks, are copies, or differ from the others."""
-    yield from _masklike_problems(dataset, prints)
-    yield from _copy_problems(dataset, prints)
-    yield from _outlier_problems(dataset, prints)
+def dataset_problems(
+    dataset: Dataset,
+    classes: dict[str, int],
+    cases: Sequence[Case],
+    voxels: Voxels,
+    prints: Mapping[str, Fingerprint],
+) -> Iterator[Problem]:
+    """Labels whose numbers cannot be right, and labels and images that differ from the others."""
+    number_problems = _number_problems if dataset.classes is None else _unknown_number_problems
+    yield from number_problems(dataset, voxels)
+    yield from _foreground_problems(dataset, classes, voxels)
+    known = [case for case in cases if case.name in prints]
+    yield from meaning_problems((case, prints[case.name].meanings) for case in known)
+    found = list(prints.values())
+    for check in (_inverted_problems, _masklike_problems, _copy_problems, _outlier_problems):
+        yield from check(dataset, found)
 
 
 def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
@@ -101,28 +108,18 @@ def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
     masks = [numbers for numbers in found.values() if are_classes(numbers)]
     together = set[int]().union(*masks)
     if together == {1, 255} and together not in masks:
-        yield Problem(
-            "",
-            "some labels use 1 for the foreground, and others use 255",
-            "Use the same number in all labels.",
-        )
+        what = "some labels use 1 for the foreground, and others use 255"
+        yield Problem("", what, "Use the same number in all labels.")
     elif len(masks) > 2:
         labels = Counter(number for numbers in masks for number in numbers)
         for case, numbers in found.items():
             for number in sorted(number for number in numbers if labels[number] == 1):
-                count = count_noun(voxels[case][number], "time")
-                yield Problem(
-                    case,
-                    f"the number {number} occurs only in this label ({count}) and becomes a class",
-                    "Correct the label if this is a mistake.",
-                    fatal=False,
-                )
+                where = f"only in this label ({count_noun(voxels[case][number], 'time')})"
+                what = f"the number {number} occurs {where} and becomes a class"
+                yield warning(case, what, "Correct the label if this is a mistake.")
     if len(together) > MOST_CLASSES:
-        yield Problem(
-            "",
-            f"the labels contain {len(together)} different numbers",
-            'Name the classes in labels.json, for example {"labels": {"tumor": 1}}.',
-        )
+        remedy = 'Name the classes in labels.json, for example {"labels": {"tumor": 1}}.'
+        yield Problem("", f"the labels contain {len(together)} different numbers", remedy)
 
 
 def _not_classes(case: str, numbers: Sequence[int]) -> Problem:
@@ -161,12 +158,8 @@ def _unknown_number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Probl
             shown, rest = strange[:SHOWN_NUMBERS], strange[SHOWN_NUMBERS:]
             some = ", ".join(f"{number} ({counts[number]:,} times)" for number in shown)
             more = f" and {len(rest)} more" if rest else ""
-            yield Problem(
-                case,
-                f"the label contains numbers without a class: {some}{more}; the classes are "
-                f"{names}",
-                remedy,
-            )
+            what = f"the label contains numbers without a class: {some}{more}"
+            yield Problem(case, f"{what}; the classes are {names}", remedy)
 
 
 def _foreground_problems(
@@ -174,23 +167,18 @@ def _foreground_problems(
 ) -> Iterator[Problem]:
     for case, counts in voxels.items():
         if not foreground_numbers(dataset, counts):
-            yield Problem(
-                case,
-                "the label has no foreground",
-                "This is fine if there is nothing to mark. Otherwise complete the label, or "
-                "remove it to use the case as unlabeled.",
-                fatal=False,
-            )
+            remedy = "This is fine if there is nothing to mark. Otherwise complete the label, or "
+            remedy += "remove it to use the case as unlabeled."
+            yield warning(case, "the label has no foreground", remedy)
     training = [voxels[case.name] for case in dataset.labeled if case.name in voxels]
     for name, number in classes.items() if dataset.classes is None else []:
         shares = [counts.get(number, 0) / sum(counts.values()) for counts in training]
         if number and shares and median(shares) > 0.5:
-            yield Problem(
+            yield warning(
                 "",
                 f"class '{name}' ({number}) usually covers more than half of the image",
                 "If it is the background, renumber the labels: 0 is the background. If the labels "
                 "show the field of view, use other labels. Otherwise name it in labels.json.",
-                fatal=False,
             )
     remedy = "It cannot be learned. Label a case that shows it, or remove the class."
     if dataset.has_masks:
@@ -201,12 +189,28 @@ def _foreground_problems(
     present = {number for counts in training for number in counts}
     for name, number in classes.items():
         if training and number not in present | {0}:
-            yield Problem(
-                "",
-                f"class '{name}' ({number}) occurs in no label ({len(training)} read)",
-                remedy,
-                fatal=not present - {0, dataset.ignore},
-            )
+            what = f"class '{name}' ({number}) occurs in no label ({len(training)} read)"
+            yield Problem("", what, remedy, fatal=not present - {0, dataset.ignore})
+
+
+def _inverted_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
+    """Labels of everything around an object of the usual size, if others leave the border free."""
+    shares = {}
+    for item in prints:
+        counts = item.voxels or {}
+        if numbers := foreground_numbers(dataset, counts):
+            shares[item.case] = sum(counts[n] for n in numbers) / sum(counts.values())
+    labeled = [item for item in prints if item.case in shares]
+    usual = [shares[item.case] for item in labeled if item.border < FREE_BORDER]
+    if len(usual) < max(FEWEST_USUAL, len(labeled) / 2):
+        return
+    for item in labeled:
+        share, rest = shares[item.case], 1 - shares[item.case]
+        if item.border > 1 - FREE_BORDER and min(usual) / OUTLIER < rest < max(usual) * OUTLIER:
+            what = f"the foreground of {dataset.case(item.case).label} is {percent(share)} of the "
+            what += "image and reaches its border everywhere, unlike in other labels"
+            remedy = "If foreground and background are swapped, invert the label."
+            yield warning(item.case, what, remedy)
 
 
 def _masklike_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
@@ -217,12 +221,9 @@ def _masklike_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Itera
         return
     for item in masklike:
         low, high = item.channels[0].minimum, item.channels[0].maximum
-        yield Problem(
-            item.case,
-            f"the image looks like a mask: nearly all values are {low:g} or {high:g}",
-            "If it is one, move it to another folder, or add its pattern to the layout.",
-            fatal=False,
-        )
+        what = f"the image looks like a mask: nearly all values are {low:g} or {high:g}"
+        remedy = "If it is one, move it to another folder, or add its pattern to the layout."
+        yield warning(item.case, what, remedy)
 
 
 def _copy_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
@@ -236,13 +237,10 @@ def _copy_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[
             if subjects[original] != subjects[item.case]:
                 copies.append(f"'{original}' = '{item.case}'")
     if copies:
-        yield Problem(
-            "",
-            f"some cases have identical images: {name_some(copies, SHOWN_COPIES)}",
-            "Remove the copies or, if they belong to one subject, set --subject. Otherwise a copy "
-            "of a training image may be a test image.",
-            fatal=False,
-        )
+        remedy = "Remove the copies or, if they belong to one subject, set --subject. Otherwise a "
+        remedy += "copy of a training image may be a test image."
+        found = name_some(copies, SHOWN_COPIES)
+        yield warning("", f"some cases have identical images: {found}", remedy)
 
 
 def _has_two_values(channel: ChannelStatistics) -> bool:
@@ -256,25 +254,18 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
         return
     usual = Counter(len(item.channels) for item in prints).most_common(1)[0][0]
     if usual > MOST_UNNAMED_CHANNELS and not dataset.channels:
-        yield Problem(
-            "",
-            f"most images have {usual} channels",
-            "If these are time points, extract the one that was labeled.",
-            fatal=False,
-        )
+        remedy = "If these are time points, extract the one that was labeled."
+        yield warning("", f"most images have {usual} channels", remedy)
     needed = len(dataset.channels) or usual
     names = ", ".join(dataset.channels)
     expected = f"the dataset names {needed} ({names})" if names else f"other cases have {usual}"
     for item in prints:
         if (found := len(item.channels)) != needed:
-            series = " If it is a time series, move it out, or leave it out with --layout."
-            yield Problem(
-                item.case,
-                f"the image has {count_noun(found, 'channel')} of shape {item.shape}, but "
-                f"{expected}",
-                "Store the same channels in the same order for every case."
-                + (series if found > needed == 1 else ""),
-            )
+            what = f"the image has {count_noun(found, 'channel')} of shape {item.shape}"
+            remedy = "Store the same channels in the same order for every case."
+            if found > needed == 1:
+                remedy += " If it is a time series, move it out, or leave it out with --layout."
+            yield Problem(item.case, f"{what}, but {expected}", remedy)
     # axes are stored in different orders; those of 2D images stay unchanged
     has_order = all(item.orientation and len(item.shape) == 3 for item in prints)
     ordered = [reorient_fingerprint(item, "RAS" if has_order else None) for item in prints]
@@ -300,4 +291,4 @@ def _far_from_median(
         if max(ratios) > OUTLIER or min(ratios) < 1 / OUTLIER:
             found, usual = (" x ".join(f"{size:.3g}" for size in one) for one in (own, middle))
             text = f"the {what} {found} {unit} is far from the median {usual} {unit}"
-            yield Problem(case, text, remedy, fatal=False)
+            yield warning(case, text, remedy)

@@ -54,7 +54,7 @@ class Image:
 class Label:
     array: NDArray[np.int32]  # (*S)
     grid: Grid
-    meanings: dict[int, str] = field(default_factory=dict)  # as in OpenFile
+    meanings: dict[int, str] = field(default_factory=dict)  # as in OpenFile, of what it contains
 
 
 def suffix_of(path: Path | str) -> str:
@@ -72,19 +72,17 @@ def stem_of(path: Path | str) -> str:
 def read_grid(path: Path, dims: int | None = None) -> tuple[Grid, int]:
     """Grid and number of channels, from the header only."""
     with errors_naming(path):
-        return _grid(path, _open(path, "image"), dims)
+        return _grid(path, _open([path], "image"), dims)
 
 
 def read_image(files: Sequence[Path], dims: int) -> Image:
     """Read one scan. Several files are its channels, in order, on the same grid, or its slices."""
-    if is_series(files):
-        with errors_naming(files[0]):
-            return image_of(_opened(open_series(files)), files[0], dims)
     parts: list[NDArray[np.float32]] = []
     first: Grid | None = None
-    for path in files:
+    for group in [files] if is_series(files) else [[path] for path in files]:
+        path = group[0]
         with errors_naming(path):
-            opened = _open(path, "image")
+            opened = _open(group, "image")
             grid, channels = _grid(path, opened, dims)
             if len(files) > 1 and channels != 1:
                 raise UnusableFileError(
@@ -105,9 +103,8 @@ def read_image(files: Sequence[Path], dims: int) -> Image:
 
 def read_scan_grid(files: Sequence[Path], dims: int) -> Grid:
     """Grid of a scan of one or several files, from headers only."""
-    if not is_series(files):
-        return read_grid(files[0], dims)[0]
-    return _grid(files[0], _opened(open_series(files)), dims)[0]
+    with errors_naming(files[0]):
+        return _grid(files[0], _open(files, "image"), dims)[0]
 
 
 def read_image_part(files: Sequence[Path], dims: int, part: tuple[slice, ...]) -> NDArray[Any]:
@@ -115,7 +112,7 @@ def read_image_part(files: Sequence[Path], dims: int, part: tuple[slice, ...]) -
     parts = []
     for path in files:
         with errors_naming(path):
-            opened = None if is_series(files) else _open(path, "image")
+            opened = None if is_series(files) else _open([path], "image")
             if opened is None or opened.part is None:
                 return read_image(files, dims).array[(slice(None), *part)]
             _grid(path, opened, dims)  # raises if it has other axes
@@ -132,7 +129,7 @@ def image_of(opened: OpenFile, path: Path, dims: int) -> Image:
 
 def read_label(path: Path, dims: int | None = None) -> Label:
     with errors_naming(path):
-        opened = _open(path, "label")
+        opened = _open([path], "label")
         grid, channels = _grid(path, opened, dims)
         if channels != 1:
             raise UnusableFileError(
@@ -140,7 +137,9 @@ def read_label(path: Path, dims: int | None = None) -> Label:
                 "Store class numbers in one channel. If each channel is a class, take the argmax. "
                 "If they are time points, save each labeled one as a case.",
             )
-        return Label(_integers(path, opened.values().reshape(grid.shape)), grid, opened.meanings)
+        array = _integers(path, opened.values().reshape(grid.shape))
+        present = np.unique(array).tolist() if opened.meanings else ()
+        return Label(array, grid, {n: opened.meanings[n] for n in present if n in opened.meanings})
 
 
 def read_case_label(case: Case, dims: int | None = None) -> Label:
@@ -218,8 +217,6 @@ def axis_turns(a: Grid, b: Grid) -> NDArray[np.float64] | None:
     from nibabel.orientations import inv_ornt_aff, io_orientation
 
     turns: NDArray[np.float64] = io_orientation(np.linalg.solve(b.affine, a.affine))
-    if np.isnan(turns).any():
-        return None
     order = np.argsort(turns[:, 0])
     turned = Grid(
         tuple(a.shape[axis] for axis in order),
@@ -269,10 +266,11 @@ def orientation_of(grid: Grid) -> str | None:
     return "".join(code or "?" for code in aff2axcodes(grid.affine)[: len(grid.shape)])
 
 
-def _open(path: Path, role: Role) -> OpenFile:
-    suffix = suffix_of(path)
-    if is_series([path]):
-        return _opened(open_series([path]))
+def _open(files: Sequence[Path], role: Role) -> OpenFile:
+    """The first file, or the series that all of them are."""
+    path, suffix = files[0], suffix_of(files[0])
+    if is_series(files):
+        return _opened(open_series(files))
     if not suffix:
         raise UnusableFileError(
             f"{path} has no supported format", f"Supported suffixes: {', '.join(SUFFIXES)}."

@@ -63,12 +63,9 @@ def place_volumes(
         return torch.from_numpy(np.array(array)).to(device) if fits else array
 
     def place_volume(volume: Volume) -> Resident:
-        return Resident(
-            place(volume.image),
-            None if volume.label is None else place(volume.label),
-            volume.foreground,
-            rows_by_class(volume) if balance else (),
-        )
+        label = None if volume.label is None else place(volume.label)
+        rows = rows_by_class(volume) if balance else ()
+        return Resident(place(volume.image), label, volume.foreground, rows)
 
     with ThreadPoolExecutor(PLACED_AT_ONCE) as pool:
         return list(pool.map(place_volume, volumes))

@@ -27,15 +27,10 @@ def reorient_fingerprint(item: Fingerprint, orientation: str | None) -> Fingerpr
     axis_of = {letter: axis for axis, ends in enumerate(BODY_AXES) for letter in ends}
     stored = [axis_of[letter] for letter in item.orientation]
     order = [stored.index(axis_of[letter]) for letter in orientation]
-    return replace(
-        item,
-        shape=tuple(item.shape[axis] for axis in order),
-        spacing=tuple(item.spacing[axis] for axis in order),
-        chords={
-            number: tuple(lengths[axis] for axis in order)
-            for number, lengths in item.chords.items()
-        },
-    )
+    shape = tuple(item.shape[axis] for axis in order)
+    spacing = tuple(item.spacing[axis] for axis in order)
+    chords = {n: tuple(along[axis] for axis in order) for n, along in item.chords.items()}
+    return replace(item, shape=shape, spacing=spacing, chords=chords)
 
 
 def median_spacing(prints: Sequence[Fingerprint]) -> tuple[float, ...]:

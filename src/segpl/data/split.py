@@ -251,4 +251,4 @@ def take_subjects(pool: list[Case], count: int) -> tuple[list[Case], list[Case]]
         )
     subjects = {case.subject for case in pool[:count]}
     taken = [case for case in pool if case.subject in subjects]
-    return taken, [case for case in pool if case.subject not in subjects]
+    return taken, outside_subjects(pool, taken)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from segpl.data.case import Case
 from segpl.data.fingerprint import checksum
 from segpl.data.manifest import (
     MANIFEST,
@@ -24,6 +26,8 @@ from segpl.data.manifest import (
 )
 from segpl.data.masks import LARGEST_NOTE
 from segpl.data.plan import Plan
+from segpl.data.pool import THREADS, MemoryBudget, available_memory
+from segpl.data.prepare import preparation_memory
 from segpl.data.readers import is_series, read_image, read_label
 from segpl.data.summary import CASES, Calibration, CaseSummary, cases_csv, review_order
 from segpl.engine.folder import RunFolder
@@ -39,6 +43,7 @@ PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
 UNCERTAINTY = (ENTROPY, STD)
 UNKNOWN_RUN = "unknown"
 SEGMENTATION = "dicom-seg"
+OnSkipped = Callable[[], None]
 
 
 def how_masks_differ(before: str, now: str) -> str:
@@ -95,9 +100,9 @@ class OutputFolder:
         return manifest
 
     def claim(
-        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool
+        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool, advance: OnSkipped
     ) -> dict[str, set[Path]]:
-        """The files to write for each job that lacks some.
+        """The files to write for each job that lacks some; calls `advance` for each other job.
 
         Raises if files that are not from these weights would be skipped or lost. Files to replace
         stay until the new ones are complete; the manifest marks them as outdated until then.
@@ -105,7 +110,7 @@ class OutputFolder:
         self._check_paths(jobs, kinds)
         with one_process(self.path) if self.path.exists() else nullcontext():
             self._collect_shards()
-            manifest, missing = self._examine(jobs, kinds, overwrite=overwrite)
+            manifest, missing = self._examine(jobs, kinds, overwrite=overwrite, advance=advance)
             if manifest is not None and manifest.files:
                 write_manifest(self.path, manifest)
             return missing
@@ -115,7 +120,7 @@ class OutputFolder:
     ) -> dict[str, set[Path]]:
         """What `claim` would return now; writes nothing."""
         self._check_paths(jobs, kinds)
-        return self._examine(jobs, kinds, overwrite=overwrite)[1]
+        return self._examine(jobs, kinds, overwrite=overwrite, advance=lambda: None)[1]
 
     def _check_paths(self, jobs: Sequence[Job], kinds: Sequence[str]) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -144,7 +149,7 @@ class OutputFolder:
         return run
 
     def _examine(
-        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool
+        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool, advance: OnSkipped
     ) -> tuple[Manifest | None, dict[str, set[Path]]]:
         """The manifest with outdated files marked, and the files to write for each job."""
         manifest = self.manifest()
@@ -180,10 +185,17 @@ class OutputFolder:
                         "Choose another --out, or replace them with --overwrite."
                     )
             manifest = replace(manifest, run=self.run, files=files)
-            for job in jobs:
-                if (entry := files.get(job.name)) and not entry.outdated:
-                    self._reject_other_image(entry, job)
         missing = {job.name: self._to_write(job, kinds, files.get(job.name)) for job in jobs}
+        budget = MemoryBudget(available_memory() // 2)
+
+        def check(job: Job) -> None:
+            if (entry := files.get(job.name)) and not entry.outdated:
+                self._reject_other_image(entry, job, budget)
+            if not missing[job.name]:
+                advance()
+
+        with ThreadPoolExecutor(THREADS) as threads:  # many images may have moved
+            list(threads.map(check, jobs))
         return manifest, {name: paths for name, paths in missing.items() if paths}
 
     def _with_outdated(
@@ -299,7 +311,7 @@ class OutputFolder:
             seen=results.seen.get(job.name, ""),
         )
 
-    def _reject_other_image(self, entry: PredictedCase, job: Job) -> None:
+    def _reject_other_image(self, entry: PredictedCase, job: Job, budget: MemoryBudget) -> None:
         """Raise if the mask of `entry` was predicted from another image than that of the job."""
         mask = self.path / entry.labels
         paths = tuple(str(path.resolve()) for path in job.images)
@@ -310,7 +322,8 @@ class OutputFolder:
             if paths == entry.images and all(os.stat(p).st_ctime_ns < written for p in paths):
                 return  # no need to read it
         try:
-            found = checksum(read_image(job.images, self.plan.dims).array)
+            with budget.reserve(preparation_memory(Case(job.name, job.images), self.plan)):
+                found = checksum(read_image(job.images, self.plan.dims).array)
         except UserError:
             return  # an unreadable image is no reason to drop its mask
         if found == entry.checksum:

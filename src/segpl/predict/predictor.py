@@ -78,10 +78,8 @@ def predict_jobs(
     scans.
     """
     folder, kinds = output_folder(infer, out, run), map_kinds(infer)
-    missing = folder.claim(jobs, kinds, overwrite=overwrite)
+    missing = folder.claim(jobs, kinds, overwrite=overwrite, advance=advance)
     todo = {job: missing[job.name] for job in jobs if job.name in missing}
-    for _ in range(len(jobs) - len(todo)):
-        advance()
     # before the first prediction, so that an interrupted command leaves no unlisted files
     results = Results(seen=seen or {})
     folder.record(jobs, kinds, results)

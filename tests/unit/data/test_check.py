@@ -97,6 +97,15 @@ class TestPage:
         assert (problem.case, problem.fatal) == ("p1_frame1", True)
         assert "but the limit is 1,000,000,000" in problem.what
 
+    def test_a_case_that_would_vanish_at_the_usual_spacing_is_an_error(self):
+        """One header in meters among those in mm: training would call the image constant."""
+        found = inspection(labeled=4)
+        wrong = replace(found.fingerprints["p1_frame1"], spacing=(5e-4, 5e-4, 2e-3))
+        found = replace(found, fingerprints=found.fingerprints | {"p1_frame1": wrong})
+        problem, _ = planning_problems(found)
+        assert (problem.case, problem.fatal) == ("p1_frame1", True)
+        assert "0.5 x 0.5 x 2 mm, would be a single voxel. Correct the voxel" in problem.what
+
     def test_a_case_too_large_for_the_finer_plan_of_a_gpu_is_an_error(self):
         """10^9 voxels at the stored spacing; on a CPU the plan is coarser."""
         found = inspection(labeled=4)

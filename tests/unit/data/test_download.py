@@ -17,12 +17,14 @@ from segpl.data.download import DOWNLOADS, get_dataset
 from segpl.errors import InputError, UnknownNameError
 
 TITLE = DOWNLOADS["task05"]
+IMAGE = "imagesTr/prostate_00.nii.gz"
+LIST = f'{{"training": [{{"image": "./{IMAGE}"}}]}}'
 
 
 def make_archive() -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
-        for name, text in (("dataset.json", b"{}"), ("imagesTr/prostate_00.nii.gz", b"0" * 50_000)):
+        for name, text in (("dataset.json", LIST.encode()), (IMAGE, b"0" * 50_000)):
             entry = tarfile.TarInfo(f"{TITLE}/{name}")
             entry.size = len(text)
             archive.addfile(entry, io.BytesIO(text))
@@ -91,7 +93,7 @@ def test_interrupted_download_resumes(server, tmp_path):
     server.cut = 20_000
     with pytest.raises(InputError, match="The partial download is kept in"):
         get_dataset("task05", tmp_path)
-    assert (get_dataset("task05", tmp_path) / "dataset.json").read_text() == "{}"
+    assert (get_dataset("task05", tmp_path) / "dataset.json").read_text() == LIST
     assert server.starts == [0, 20_000]
 
 
@@ -129,6 +131,10 @@ def test_half_unpacked_folder_is_not_accepted(tmp_path):
     (tmp_path / TITLE / "imagesTr").mkdir(parents=True)
     with pytest.raises(InputError, match="has no dataset"):
         get_dataset("task05", tmp_path)
+    for content in ("{}", LIST):
+        (tmp_path / TITLE / "dataset.json").write_text(content)
+        with pytest.raises(InputError, match="does not contain all files that its dataset"):
+            get_dataset("task05", tmp_path)
 
 
 def test_addresses_and_checksums_are_those_of_monai():

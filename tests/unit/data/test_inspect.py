@@ -163,6 +163,20 @@ class TestFingerprints:
         assert inspection.dataset.channels == ()
         assert inspection.problems == ()
 
+    @pytest.mark.parametrize(
+        ("unit", "fatal", "extent"),
+        [("meters", True, "20000"), ("micrometers", False, "0.02"), ("mm", None, "")],
+    )
+    def test_an_absurd_extent_names_the_unit_of_the_header(self, folder, unit, fatal, extent):
+        volume = nibabel.Nifti1Image(scan(), np.diag([2.0, 2.0, 2.0, 1.0]))
+        volume.header["xyzt_units"] = ("", "meters", "mm", "micrometers").index(unit)
+        nibabel.save(volume, folder.cases[0].images[0])
+        found = folder.inspect(look=()).problems
+        assert [problem.fatal for problem in found] == ([] if fatal is None else [fatal])
+        assert all(
+            f"is {extent} mm wide; the unit in its header is {unit}" in p.what for p in found
+        )
+
 
 class TestClasses:
     @pytest.mark.parametrize(
@@ -278,6 +292,19 @@ class TestClasses:
         empty.add("a", label=mask(*[255] * filled))
         found = problems(empty.inspect(classes=classes), "", fatal=False)
         assert ("'foreground' (255) usually covers more than half" in found) == is_said
+
+    def test_an_inverted_label_is_a_warning_that_names_its_file(self, empty):
+        """Not a lesion that fills most of its image, nor a label with more classes than others."""
+        organ = np.zeros(SHAPE, np.uint8)
+        organ[3:6, 3:6, 3:6] = 1
+        lesion, classes = mask(), organ.copy()
+        lesion[:7, 1:, :9] = 1
+        classes[4] *= 2
+        for number, label in enumerate((organ, organ, organ, lesion, classes, 1 - organ)):
+            empty.add(f"c{number}", label=label)
+        (found,) = empty.inspect(classes=NAMED | {"cyst": 2}).problems
+        assert (found.case, found.fatal) == ("c5", False)
+        assert f"the foreground of {empty.root / 'c5-label.nii'} is 96.25 %" in found.what
 
     def test_no_foreground_in_any_label_is_an_error(self, empty):
         empty.add("a", label=mask())
@@ -416,12 +443,9 @@ class TestFiles:
         permuted = scan()[::-1]  # with the same statistics
         for name, image in {"a": scan(), "b": permuted, "a (1)": scan(), "c": scan(1)}.items():
             empty.add(name, image, mask(1))
+        dataset = Dataset(empty.root, "folders", tuple(empty.cases))
         for _ in range(2):  # the second time without reading the files
-            found = inspect(
-                Dataset(empty.root, "folders", tuple(empty.cases)),
-                read_labels_of=["a"],
-                known=KnownCases(empty.root),
-            )
+            found = inspect(dataset, read_labels_of=["a"], known=KnownCases(empty.root))
             (problem,) = found.problems
             assert (problem.case, problem.fatal) == ("", False)
             assert problem.what == "some cases have identical images: 'a' = 'a (1)'"

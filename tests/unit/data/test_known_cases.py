@@ -24,14 +24,11 @@ def cases(tmp_path) -> list[Case]:
     """Two cases with different labels."""
     labels = [np.zeros(SHAPE, np.uint8) for _ in range(2)]
     labels[0][:3], labels[1][2:7] = 1, 1
-    return [
-        Case(
-            f"case-{number}",
-            (save(tmp_path / f"{number}.nii", scan(number)),),
-            save(tmp_path / f"{number}-label.nii", label),
-        )
-        for number, label in enumerate(labels)
-    ]
+    cases = []
+    for n, label in enumerate(labels):
+        image = save(tmp_path / f"{n}.nii", scan(n))
+        cases.append(Case(f"case-{n}", (image,), save(tmp_path / f"{n}-label.nii", label)))
+    return cases
 
 
 @pytest.fixture

@@ -35,16 +35,10 @@ LABELS.flags.writeable = False
 
 
 def test_smaller_components_become_background():
-    assert keep_largest(LABELS, CLASSES, ["liver"]).tolist() == [
-        [0, 0, 9, 7],
-        [0, 0, 0, 7],
-        [0, 9, 9, 7],
-    ]
-    assert keep_largest(LABELS, CLASSES, ["liver", "spleen"]).tolist() == [
-        [0, 0, 0, 7],
-        [0, 0, 0, 7],
-        [0, 9, 9, 7],
-    ]
+    liver = [[0, 0, 9, 7], [0, 0, 0, 7], [0, 9, 9, 7]]
+    assert keep_largest(LABELS, CLASSES, ["liver"]).tolist() == liver
+    both = [[0, 0, 0, 7], [0, 0, 0, 7], [0, 9, 9, 7]]
+    assert keep_largest(LABELS, CLASSES, ["liver", "spleen"]).tolist() == both
 
 
 def test_labels_keep_their_type_and_are_copied():

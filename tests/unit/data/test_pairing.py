@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from unittest.mock import Mock
 
 import numpy as np
@@ -18,104 +19,78 @@ def each(*patterns: str, of: int = 3, **values: tuple[str, ...]) -> list[str]:
     return [p.format(n=n, **{name: c}) for p in patterns for n in range(of) for c in choices]
 
 
-# files, patterns found, names of labeled cases, number of unlabeled ones
-LAYOUTS_BY_NAME = {
-    "channels in folders": (
-        [*each("images/x{n}_000{c}.nii.gz", c=("0", "1")), "labels/x1.nii.gz"],
-        "images/{case}_0000.nii.gz + images/{case}_0001.nii.gz -> labels/{case}.nii.gz",
-        ["x1"],
-    ),
-    "suffixes": (
-        [*each("c0{n}_{m}.nii.gz", m=("T1", "T2")), "c01_seg.nii.gz", "notes.txt"],
-        "{case}_T1.nii.gz + {case}_T2.nii.gz -> {case}_seg.nii.gz",
-        ["c01"],
-    ),
-    "suffix of labels only": (
-        [*each("scan_000{n}.nii.gz"), "scan_0001_mask.nii.gz"],
-        "{case}.nii.gz -> {case}_mask.nii.gz",
-        ["scan_0001"],
-    ),
-    "prefixes": (
-        [*each("img000{n}.png"), "label0001.png"],
-        "img{case}.png -> label{case}.png",
-        ["0001"],
-    ),
-    "different words in the middle": (
-        [*each("mr/ABD_MR_{n}.nii.gz"), "labels/ABD_1.nii.gz"],
-        "mr/ABD_MR_{case}.nii.gz -> labels/ABD_{case}.nii.gz",
-        ["1"],
-    ),
-    "folder per patient": (
-        [*each("patient{n}/image.nii.gz"), "patient1/seg.nii.gz"],
-        "{case}/image.nii.gz -> {case}/seg.nii.gz",
-        ["patient1"],
-    ),
-    "folder per patient with channels": (
-        [*each("p{n}/p{n}_{m}.nii.gz", m=("flair", "t2")), "p1/p1_seg.nii.gz"],
-        "{case}/{case}_flair.nii.gz + {case}/{case}_t2.nii.gz -> {case}/{case}_seg.nii.gz",
-        ["p1"],
-    ),
-    "images named after their folder": (
-        [*each("p{n}/p{n}.nii.gz"), "p1/GT.nii.gz"],
-        "{case}/{case}.nii.gz -> {case}/GT.nii.gz",
-        ["p1"],
-    ),
-    "labels named after their folder": (
-        [*each("p{n}/image.nii.gz", "p{n}/p{n}_seg.nii.gz")],
-        "{case}/image.nii.gz -> {case}/{case}_seg.nii.gz",
-        ["p0", "p1", "p2"],
-    ),
-    "folder per channel": (
-        [*each("{m}/c{n}.nii.gz", m=("T1", "T2")), "labels/c1.nii.gz"],
-        "T1/{case}.nii.gz + T2/{case}.nii.gz -> labels/{case}.nii.gz",
-        ["c1"],
-    ),
-    "BIDS": (
-        [
-            *each("sub-{n}/anat/sub-{n}_{m}.nii.gz", m=("T1w", "T2w")),
-            *each("sub-{n}/func/sub-{n}_bold.nii.gz"),
-            "derivatives/labels/sub-1/anat/sub-1_dseg.nii.gz",
-        ],
-        "{case}/anat/{case}_T1w.nii.gz + {case}/anat/{case}_T2w.nii.gz -> "
-        "derivatives/labels/{case}/anat/{case}_dseg.nii.gz",
-        ["sub-1"],
-    ),
-    "BIDS with sessions": (
-        [
-            *each("sub-{n}/ses-{s}/anat/sub-{n}_ses-{s}_T1w.nii.gz", s=("a", "b")),
-            "derivatives/labels/sub-1/ses-b/anat/sub-1_ses-b_T1w_seg.nii.gz",
-        ],
-        "{subject}/{folder}/anat/{case}_T1w.nii.gz -> "
-        "derivatives/labels/{subject}/{folder}/anat/{case}_T1w_seg.nii.gz",
-        ["sub-1_ses-b"],
-    ),
-    "BIDS with sessions of some subjects": (
-        [
-            *each("sub-{n}/ses-{s}/anat/sub-{n}_ses-{s}_T1w.nii.gz", s=("a", "b")),
-            *each("sub-9{n}/anat/sub-9{n}_T1w.nii.gz"),
-            "derivatives/labels/sub-1/ses-b/anat/sub-1_ses-b_T1w_seg.nii.gz",
-            "derivatives/labels/sub-91/anat/sub-91_T1w_seg.nii.gz",
-        ],
-        "{subject}/{folder?}/anat/{case}_T1w.nii.gz -> "
-        "derivatives/labels/{subject}/{folder?}/anat/{case}_T1w_seg.nii.gz",
-        ["sub-1_ses-b", "sub-91"],
-    ),
-    "BIDS with labels of sessions only": (
-        [
-            *each("sub-{n}/ses-{s}/anat/sub-{n}_ses-{s}_T1w.nii.gz", s=("a", "b")),
-            *each("sub-9{n}/anat/sub-9{n}_T1w.nii.gz"),
-            "derivatives/labels/sub-1/ses-b/anat/sub-1_ses-b_T1w_seg.nii.gz",
-        ],
-        "{subject}/{folder?}/anat/{case}_T1w.nii.gz -> "
-        "derivatives/labels/{subject}/{folder?}/anat/{case}_T1w_seg.nii.gz",
-        ["sub-1_ses-b"],
-    ),
-    "parts inside": (
-        [*each("images/{p}/{p}{n}.jpg", "annotations/{p}/{p}{n}.png", p=("training",))],
-        "images/{part}/{case}.jpg -> annotations/{part}/{case}.png",
-        ["training0", "training1", "training2"],
-    ),
-}
+# name: labeled cases, files of cases 0 to 2, patterns found; {a,b} is the same word in a file name
+EXAMPLES = """
+channels in folders: x1
+  images/x{n}_000{0,1}.nii.gz labels/x1.nii.gz
+  images/{case}_0000.nii.gz + images/{case}_0001.nii.gz -> labels/{case}.nii.gz
+suffixes: c01
+  c0{n}_{T1,T2}.nii.gz c01_seg.nii.gz notes.txt
+  {case}_T1.nii.gz + {case}_T2.nii.gz -> {case}_seg.nii.gz
+suffix of labels only: scan_0001
+  scan_000{n}.nii.gz scan_0001_mask.nii.gz
+  {case}.nii.gz -> {case}_mask.nii.gz
+prefixes: 0001
+  img000{n}.png label0001.png
+  img{case}.png -> label{case}.png
+different words in the middle: 1
+  mr/ABD_MR_{n}.nii.gz labels/ABD_1.nii.gz
+  mr/ABD_MR_{case}.nii.gz -> labels/ABD_{case}.nii.gz
+folder per patient: patient1
+  patient{n}/image.nii.gz patient1/seg.nii.gz
+  {case}/image.nii.gz -> {case}/seg.nii.gz
+folder per patient with channels: p1
+  p{n}/p{n}_{flair,t2}.nii.gz p1/p1_seg.nii.gz
+  {case}/{case}_flair.nii.gz + {case}/{case}_t2.nii.gz -> {case}/{case}_seg.nii.gz
+images named after their folder: p1
+  p{n}/p{n}.nii.gz p1/GT.nii.gz
+  {case}/{case}.nii.gz -> {case}/GT.nii.gz
+labels named after their folder: p0 p1 p2
+  p{n}/image.nii.gz p{n}/p{n}_seg.nii.gz
+  {case}/image.nii.gz -> {case}/{case}_seg.nii.gz
+folder per channel: c1
+  {T1,T2}/c{n}.nii.gz labels/c1.nii.gz
+  T1/{case}.nii.gz + T2/{case}.nii.gz -> labels/{case}.nii.gz
+BIDS: sub-1
+  sub-{n}/anat/sub-{n}_{T1w,T2w}.nii sub-{n}/func/sub-{n}_bold.nii
+  derivatives/labels/sub-1/anat/sub-1_dseg.nii
+  {case}/anat/{case}_T1w.nii + {case}/anat/{case}_T2w.nii ->
+  derivatives/labels/{case}/anat/{case}_dseg.nii
+BIDS with sessions: sub-1_ses-b
+  sub-{n}/ses-{a,b}/anat/sub-{n}_ses-{a,b}_T1w.nii
+  derivatives/labels/sub-1/ses-b/anat/sub-1_ses-b_T1w_seg.nii
+  {subject}/{folder}/anat/{case}_T1w.nii ->
+  derivatives/labels/{subject}/{folder}/anat/{case}_T1w_seg.nii
+BIDS with sessions of some subjects: sub-1_ses-b sub-91
+  sub-{n}/ses-{a,b}/anat/sub-{n}_ses-{a,b}_T1w.nii sub-9{n}/anat/sub-9{n}_T1w.nii
+  derivatives/labels/sub-1/ses-b/anat/sub-1_ses-b_T1w_seg.nii
+  derivatives/labels/sub-91/anat/sub-91_T1w_seg.nii
+  {subject}/{folder?}/anat/{case}_T1w.nii ->
+  derivatives/labels/{subject}/{folder?}/anat/{case}_T1w_seg.nii
+BIDS with labels of sessions only: sub-1_ses-b
+  sub-{n}/ses-{a,b}/anat/sub-{n}_ses-{a,b}_T1w.nii sub-9{n}/anat/sub-9{n}_T1w.nii
+  derivatives/labels/sub-1/ses-b/anat/sub-1_ses-b_T1w_seg.nii
+  {subject}/{folder?}/anat/{case}_T1w.nii ->
+  derivatives/labels/{subject}/{folder?}/anat/{case}_T1w_seg.nii
+parts inside: training0 training1 training2
+  images/training/training{n}.jpg annotations/training/training{n}.png
+  images/{part}/{case}.jpg -> annotations/{part}/{case}.png
+"""
+
+
+def example(text: str) -> tuple[str, tuple[list[str], str, list[str]]]:
+    heading, *lines = text.split("\n  ")
+    name, _, labeled = heading.partition(": ")
+    files = set[str]()
+    for file in " ".join(line for line in lines if "{case}" not in line).split():
+        choices = re.search(r"\{(\w+,\w+)\}", file)
+        for word in choices[1].split(",") if choices else [""]:
+            files.update(each(file.replace(choices[0], word) if choices else file))
+    layout = " ".join(line for line in lines if "{case}" in line)
+    return name, (sorted(files), layout, labeled.split())
+
+
+LAYOUTS_BY_NAME = dict(map(example, re.split(r"\n(?=\w)", EXAMPLES.strip())))
 
 
 @pytest.mark.parametrize("name", LAYOUTS_BY_NAME)

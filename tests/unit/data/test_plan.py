@@ -49,26 +49,11 @@ def test_every_patch_is_on_one_line_for_editing(path):
 
 
 def test_edits_are_used(path):
-    edit(
-        path,
-        patch=[64, 16, 4],
-        spacing=[1, 1, 3],
-        strides=[[2, 2, 1]],
-        kernels=[[3, 3, 1], [5, 5, 3]],
-        batch=7,
-        ignore=255,
-        normalization=[{"kind": "zscore"}],
-    )
-    assert Plan.read(path) == replace(
-        PLAN,
-        patch=(64, 16, 4),
-        spacing=(1.0, 1.0, 3.0),
-        strides=((2, 2, 1),),
-        kernels=((3, 3, 1), (5, 5, 3)),
-        batch=7,
-        ignore=255,
-        normalization=(Normalization("zscore"),),
-    )
+    sizes = {"patch": (64, 16, 4), "spacing": (1, 1, 3), "batch": 7, "ignore": 255}
+    rows = {"strides": ((2, 2, 1),), "kernels": ((3, 3, 1), (5, 5, 3))}
+    edit(path, **sizes, **rows, normalization=[{"kind": "zscore"}])
+    edited = replace(PLAN, **sizes, **rows, normalization=(Normalization("zscore"),))
+    assert Plan.read(path) == edited
 
 
 def test_kernels_and_learning_rate_are_optional(path):

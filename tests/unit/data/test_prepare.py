@@ -61,18 +61,14 @@ def test_voxels_that_are_mostly_zero_after_resampling_stay_zero():
 
 def test_ct_clips_and_uses_the_statistics_of_the_dataset():
     rule = Normalization("ct", low=-100, high=300, mean=100, std=50)
-    prepared = prepare_image(
-        picture([[-1000, 0], [100, 3000]]), replace(PLAN, normalization=(rule,))
-    )
+    image, plan = picture([[-1000, 0], [100, 3000]]), replace(PLAN, normalization=(rule,))
+    prepared = prepare_image(image, plan)
     assert prepared[0].ravel() == pytest.approx([-4, -2, 0, 4])
 
 
 def test_each_channel_has_its_own_normalization():
-    plan = replace(
-        PLAN,
-        channels=("T1", "CT"),
-        normalization=(Normalization("zscore"), Normalization("ct", 0, 10, 0, 10)),
-    )
+    rules = (Normalization("zscore"), Normalization("ct", 0, 10, 0, 10))
+    plan = replace(PLAN, channels=("T1", "CT"), normalization=rules)
     prepared = prepare_image(picture([[1, 3], [3, 5]], [[0, 5], [10, 20]]), plan)
     assert prepared[0].mean() == pytest.approx(0, abs=1e-6)
     assert prepared[1].ravel() == pytest.approx([0, 0.5, 1, 1])

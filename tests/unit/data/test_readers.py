@@ -278,21 +278,17 @@ def test_pickled_objects_are_never_loaded(tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-def damaged(folder: Path, name: str) -> Path:
-    """A file of this format, truncated to two thirds of its length."""
-    path = folder / name
-    if name.endswith((".nii", ".nii.gz")):
-        nifti(path, volume(8, 8, 8))
-    elif name.endswith(".npy"):
-        np.save(path, volume(8, 8, 8))
-    elif name.endswith(".npz"):
-        np.savez(path, image=volume(8, 8, 8))
-    elif name.endswith(".mha"):
+def save(path: Path, array: np.ndarray) -> Path:
+    """Write an array in the format of the name."""
+    if path.name.endswith((".nii", ".nii.gz")):
+        return nifti(path, array)
+    if path.suffix not in (".npy", ".npz", ".mha"):
+        return picture(path, array)
+    if path.suffix == ".mha":
         sitk = pytest.importorskip("SimpleITK")
-        sitk.WriteImage(sitk.GetImageFromArray(volume(8, 8, 8)), str(path), True)
+        sitk.WriteImage(sitk.GetImageFromArray(array), str(path), True)
     else:
-        picture(path, np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8))
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+        np.save(path, array) if path.suffix == ".npy" else np.savez(path, image=array)
     return path
 
 
@@ -301,8 +297,10 @@ def damaged(folder: Path, name: str) -> Path:
     ["a.nii.gz", "a.nii", "a.png", "a.jpg", "a.tif", "a.bmp", "a.gif", "a.npy", "a.npz", "a.mha"],
 )
 def test_truncated_file_is_rejected_by_name(tmp_path, name):
-    path = damaged(tmp_path, name)
     dims = 2 if name.endswith((".png", ".jpg", ".tif", ".bmp", ".gif")) else 3
+    noise = np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8)
+    path = save(tmp_path / name, noise if dims == 2 else volume(8, 8, 8))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     with pytest.raises(InputError, match=rf"{name} is corrupt or truncated"):
         read_image([path], dims)
 
@@ -329,10 +327,8 @@ def test_label_with_lossy_compression_is_rejected(tmp_path, name, options):
 
 def test_flipped_byte_in_a_compressed_volume_is_detected(tmp_path):
     path = nifti(tmp_path / "a.nii.gz", volume(8, 8, 8))
-    plain = bytearray(gzip.decompress(path.read_bytes()))
-    packed = bytearray(
-        gzip.compress(bytes(plain), compresslevel=0)
-    )  # uncompressed blocks still decode
+    plain = gzip.decompress(path.read_bytes())
+    packed = bytearray(gzip.compress(plain, compresslevel=0))  # such blocks still decode
     packed[len(packed) // 2] ^= 0xFF
     path.write_bytes(bytes(packed))
     with pytest.raises(InputError, match=r"is corrupt or truncated .*CRC"):
@@ -344,11 +340,6 @@ def test_missing_file_is_named(tmp_path):
         read_image([tmp_path / "gone.nii.gz"], dims=3)
 
 
-def store(path: Path, array: np.ndarray) -> Path:
-    np.save(path, array)
-    return path
-
-
 def with_values(*values: float) -> np.ndarray:
     array = volume(4, 5, 6)
     array.flat[: len(values)] = values
@@ -356,33 +347,21 @@ def with_values(*values: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("make", "dims", "words"),
+    ("name", "values", "dims", "words"),
     [
-        (
-            lambda d: nifti(d / "a.nii", with_values(np.nan, np.nan)),
-            3,
-            "contains 2 NaN or infinite values",
-        ),
-        (lambda d: nifti(d / "a.nii", with_values(np.inf)), 3, "contains 1 NaN or infinite value"),
-        (lambda d: nifti(d / "a.nii", volume(4, 5)), 3, r"2 axes \(shape \(4, 5\)\), but a 3D"),
-        (
-            lambda d: picture(d / "a.png", np.zeros((4, 5, 3), np.uint8)),
-            3,
-            r"is 2D \(shape .* a 3D",
-        ),
-        (lambda d: nifti(d / "a.nii", volume(4, 5, 6, 2)), 2, "has 4 axes .* but a 2D image is"),
-        (lambda d: store(d / "a.npy", volume(4, 5).astype(np.complex64)), 2, "of type complex64"),
-        (
-            lambda d: store(d / "a.npy", volume(8, 9, 3)),
-            2,
-            r"shape \(8, 9, 3\), with channels last",
-        ),
-        (lambda d: store(d / "a.npy", np.zeros((0, 5))), 2, "is empty"),
+        ("a.nii", with_values(np.nan, np.nan), 3, "contains 2 NaN or infinite values"),
+        ("a.nii", with_values(np.inf), 3, "contains 1 NaN or infinite value"),
+        ("a.nii", volume(4, 5), 3, r"2 axes \(shape \(4, 5\)\), but a 3D"),
+        ("a.png", np.zeros((4, 5, 3), np.uint8), 3, r"is 2D \(shape .* a 3D"),
+        ("a.nii", volume(4, 5, 6, 2), 2, "has 4 axes .* but a 2D image is"),
+        ("a.npy", volume(4, 5).astype(np.complex64), 2, "of type complex64"),
+        ("a.npy", volume(8, 9, 3), 2, r"shape \(8, 9, 3\), with channels last"),
+        ("a.npy", np.zeros((0, 5)), 2, "is empty"),
     ],
 )
-def test_unusable_image_is_rejected(tmp_path, make, dims, words):
+def test_unusable_image_is_rejected(tmp_path, name, values, dims, words):
     with pytest.raises(InputError, match=words):
-        read_image([make(tmp_path)], dims)
+        read_image([save(tmp_path / name, values)], dims)
 
 
 @pytest.mark.parametrize(

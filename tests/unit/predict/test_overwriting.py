@@ -6,16 +6,18 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, Thread
 
 import numpy as np
 import pytest
 from test_predictor import FLAT_PLAN, bright_is_organ
 from tiny import predict_jobs
 
+from segpl.data.fingerprint import checksum
 from segpl.data.manifest import Manifest
 from segpl.errors import InputError
 from segpl.evaluate.pairing import pair_cases
+from segpl.predict import outputs
 from segpl.predict.inputs import find_inputs
 from segpl.predict.outputs import OutdatedMasksError, OutputFolder, reject_corrected
 from segpl.predict.shards import Results
@@ -153,6 +155,20 @@ def test_a_mask_of_another_image_of_the_same_name_is_not_kept_for_it(sources, ou
         predict([other], out, run="runs/a")
     np.save(other, np.load(sources[1]))  # as in a copy of the dataset
     assert predict([other], out, run="runs/a") == []
+
+
+def test_moved_images_are_compared_in_parallel_and_counted(sources, out, tmp_path, monkeypatch):
+    predict(sources, out, run="runs/a")
+    moved = [path.rename(tmp_path / path.name) for path in sources[:2]]
+    meeting, steps = Barrier(2, timeout=20), []
+
+    def compare(image: np.ndarray) -> int:
+        meeting.wait()
+        return checksum(image)
+
+    monkeypatch.setattr(outputs, "checksum", compare)
+    assert predict(moved, out, run="runs/a", advance=lambda: steps.append(1)) == []
+    assert len(steps) == 2
 
 
 def test_images_with_equal_borders_are_told_apart(tmp_path, out):

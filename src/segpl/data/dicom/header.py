@@ -64,3 +64,11 @@ def read_header(path: Path) -> Any:
             )
         file.seek(0)
         return pydicom.dcmread(file, stop_before_pixels=True)
+
+
+def frame_element(own: Any, shared: Any, tag: str, group: str) -> Any:
+    """An element of a frame in an enhanced file, or of all its frames; None without it."""
+    for groups in (own, shared):
+        if group in groups and tag in groups[group][0]:
+            return groups[group][0].get(tag)
+    return None

@@ -97,15 +97,8 @@ def _read_file(path: Path, size: int, modified: int) -> tuple[str, SeriesFiles] 
             return kind
         if header.SOPClassUID in (*SEGMENTATIONS, CONTOURS):
             return _label_file(path, header)
-        series = SeriesFiles(
-            str(header.SeriesInstanceUID),
-            (path,),
-            text("SeriesNumber"),
-            text("Modality"),
-            text("PatientID"),
-            text("StudyInstanceUID"),
-            text("FrameOfReferenceUID"),
-        )
+        tags = ("SeriesNumber", "Modality", "PatientID", "StudyInstanceUID", "FrameOfReferenceUID")
+        series = SeriesFiles(str(header.SeriesInstanceUID), (path,), *map(text, tags))
         return text("SOPInstanceUID") or str(path), series
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.dicom.header import read_header
+from segpl.data.dicom.header import frame_element, read_header
 from segpl.data.dicom.index import CONTOURS
 from segpl.data.dicom.series import Series
 from segpl.errors import UnusableFileError, errors_naming
@@ -33,11 +34,13 @@ def read_segments(path: Path, series: Series, classes: SegmentNumbers) -> NDArra
     """Class numbers (column, row, slice) of a label file; 0 outside of all segments."""
     numbers = {name.casefold(): number for name, number in classes.numbers}
     order = {number: place for place, (_, number) in enumerate(classes.numbers)}
+    header = read_header(path)
+    segments = _drawn_contours if header.get("SOPClassUID") == CONTOURS else _segment_voxels
     parts: list[tuple[int, str, SegmentVoxels]] = []
-    for name, voxels in _parts(path, series):
-        number = numbers.get(name.casefold(), 0)
-        if number:
-            parts.append((number, name, voxels))
+    with errors_naming(path):
+        for name, voxels in segments(path, header, series):
+            if number := numbers.get(name.casefold(), 0):
+                parts.append((number, name, voxels))
     label = np.zeros(series.shape, np.int32)
     for number, name, voxels in sorted(parts, key=lambda part: order[part[0]]):
         taken = label[voxels]
@@ -55,18 +58,8 @@ def read_segments(path: Path, series: Series, classes: SegmentNumbers) -> NDArra
     return label
 
 
-def _parts(path: Path, series: Series) -> Iterator[tuple[str, SegmentVoxels]]:
-    """Name and voxels of each segment, or of parts of it."""
-    header = read_header(path)
-    with errors_naming(path):
-        if header.get("SOPClassUID") == CONTOURS:
-            yield from _drawn_contours(path, header, series)
-        else:
-            yield from _segment_voxels(path, header, series)
-
-
 def _drawn_contours(path: Path, header: Any, series: Series) -> Iterator[tuple[str, SegmentVoxels]]:
-    """Structure name and voxels (column, row, slice) of each structure on each slice.
+    """Name and voxels (column, row, slice) of each structure on each slice.
 
     A voxel is inside if its center is. Contours of one structure on one slice are combined by
     exclusive or, so that a contour within another one is a hole.
@@ -143,17 +136,12 @@ def _segment_voxels(path: Path, header: Any, series: Series) -> Iterator[tuple[s
 
 def _to_index(path: Path, own: Any, shared: Any, series: Series) -> NDArray[np.float64]:
     """Matrix (3, 3) from (column, row, 1) of a frame to an index of the series."""
-
-    def find(group: str, tag: str) -> NDArray[np.float64]:
-        groups = own if group in own else shared
-        return np.array(groups[group][0][tag].value, np.float64)
-
-    rows, columns = find("PlaneOrientationSequence", "ImageOrientationPatient").reshape(2, 3)
-    spacing = find("PixelMeasuresSequence", "PixelSpacing")
+    find = partial(frame_element, own, shared)
+    orientation = np.array(find("ImageOrientationPatient", "PlaneOrientationSequence"), np.float64)
+    spacing = find("PixelSpacing", "PixelMeasuresSequence")
     frame = np.zeros((4, 3))
-    frame[:3, 0] = rows * spacing[1]
-    frame[:3, 1] = columns * spacing[0]
-    frame[:3, 2] = find("PlanePositionSequence", "ImagePositionPatient")
+    frame[:3, :2] = orientation.reshape(2, 3).T * (float(spacing[1]), float(spacing[0]))
+    frame[:3, 2] = find("ImagePositionPatient", "PlanePositionSequence")
     frame[3, 2] = 1
     frame[:2] *= -1  # LPS to RAS
     to_index: NDArray[np.float64] = (np.linalg.inv(series.affine) @ frame)[:3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.dicom.header import read_header
+from segpl.data.dicom.header import frame_element, read_header
 from segpl.errors import UnusableFileError, count_noun, errors_naming
 from segpl.files import BoundedFile
 
@@ -108,17 +109,10 @@ def _planes(path: Path) -> list[Plane]:
                 f"{path} declares {header.NumberOfFrames} frames but describes {len(frames)}",
                 "Export the series again.",
             )
-
-        def lookup(own: Any) -> Callable[[str, str], Any]:
-            def find(tag: str, group: str) -> Any:
-                for groups in (own, shared):
-                    if group in groups and tag in groups[group][0]:
-                        return groups[group][0].get(tag)
-                return None
-
-            return find
-
-        return [_plane(path, header, index, lookup(own)) for index, own in enumerate(frames)]
+        return [
+            _plane(path, header, index, partial(frame_element, own, shared))
+            for index, own in enumerate(frames)
+        ]
 
 
 def _plane(path: Path, header: Any, frame: int, find: Callable[[str, str], Any]) -> Plane:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from unicodedata import normalize
 
 from segpl.data.case import Case, Dataset, is_patterns
 from segpl.data.dicom.header import files_below
@@ -241,20 +242,16 @@ def describe_patterns(dataset: Dataset) -> str:
         files = len(masks) - masks.count(None)
         rows.append(("label", f"{one.text}  ({count_noun(files, 'file')})"))
     kinds = {"labeled": dataset.labeled, "unlabeled": dataset.unlabeled, "test": dataset.test}
-    rows += [
-        (kind, f"{len(cases):,}, such as {cases[0].name}: {_file_names(dataset, cases[0])}")
-        for kind, cases in kinds.items()
-        if cases
-    ]
+    for kind, cases in kinds.items():
+        for first in cases[:1]:
+            paths = [path.relative_to(dataset.root) for path in (*first.images, *first.label_files)]
+            rows.append(
+                (kind, f"{len(cases):,}, such as {first.name}: {', '.join(map(str, paths))}")
+            )
     content = list_content(dataset.root)
     unused = [*unused_files(dataset, content), *content.unusable]
     rows.append(("ignored", name_some(unused, SHOWN_FILES) if unused else "nothing"))
     return "\n".join(f"  {name:<10}{text}" for name, text in rows)
-
-
-def _file_names(dataset: Dataset, case: Case) -> str:
-    files = [*case.images, *case.label_files]
-    return ", ".join(str(path.relative_to(dataset.root)) for path in files)
 
 
 def _content(root: Path) -> str:
@@ -319,7 +316,7 @@ def _with_subjects(cases: tuple[Case, ...], subject: str | None) -> tuple[Case, 
         return guessed
     example = r"for example '(patient\d+)_frame'"
     try:
-        pattern = re.compile(subject)
+        pattern = re.compile(normalize("NFC", subject))  # as the names of cases
     except re.error as error:
         raise InputError(
             f"the subject pattern '{subject}' is not a valid regular expression: {error}. "

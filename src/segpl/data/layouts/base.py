@@ -98,8 +98,6 @@ def image_files(folder: Path) -> list[Path]:
 
 def subfolder(root: Path, names: Sequence[str]) -> Path | None:
     """The first of these subfolders that exists, in upper or lower case."""
-    if not root.is_dir():
-        return None
     with os.scandir(root) as entries:  # recognizes folders without a stat call for each
         named = [entry for entry in entries if entry.name.lower() in names]
         folders = sorted(entry.name for entry in named if entry.is_dir())

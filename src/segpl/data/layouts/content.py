@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from unicodedata import normalize
@@ -21,9 +20,7 @@ class FoundFile(NamedTuple):
     suffix: str
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    root: Path
+class Content(NamedTuple):
     files: list[FoundFile]  # of a known format, sorted
     unusable: dict[str, str]  # path below the folder -> why it cannot be read
 
@@ -52,7 +49,7 @@ def list_content(root: Path) -> Content:
                 composed = tuple(normalize("NFC", folder) for folder in inside)
                 suffix = name[len(name) - len(suffix_of(name)) :]
                 files.append(FoundFile(path, composed, stem_of(name), suffix))
-    return Content(root, files, unusable)
+    return Content(files, unusable)
 
 
 def unused_files(dataset: Dataset, content: Content) -> list[str]:

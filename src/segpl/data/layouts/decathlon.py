@@ -61,14 +61,9 @@ class Decathlon(Layout):
                 if path.resolve() not in known
             ]
         test_labels = labels_by_stem(image_files(root / "labelsTs"))
-        return Dataset(
-            root,
-            self.name,
-            tuple(_with_test_label(case, test_labels) for case in cases),
-            channel_names(description.modality),
-            classes,
-            ignore,
-        )
+        found = tuple(_with_test_label(case, test_labels) for case in cases)
+        channels = channel_names(description.modality)
+        return Dataset(root, self.name, found, channels, classes, ignore)
 
 
 def _listed_cases(root: Path, entries: Sequence[ListedCase | str], key: str) -> list[Case]:

@@ -50,30 +50,21 @@ class Dicom(Layout):
         )
         names = _case_names(root, index.series)
         subjects = _subjects(index.series)
-        cases = [
-            Case(
-                names[one.uid],
-                one.files,
-                labels[one.uid].path if one.uid in labels else None,
-                subject=subjects[one.uid],
-                segments=segments,
-            )
-            for one in index.series
-        ]
+        cases = []
+        for one in index.series:
+            path = labels[one.uid].path if one.uid in labels else None
+            subject = subjects[one.uid]
+            case = Case(names[one.uid], one.files, path, subject=subject, segments=segments)
+            cases.append(case)
         cases.sort(key=lambda case: case.name)
         modality = index.series[0].modality
-        return Dataset(
-            root,
-            self.name,
-            tuple(cases),
-            channels=(modality,) if modality else (),
-            classes=dict(segments.numbers) if labels else None,
-            ignore=ignore,
-            unused=tuple(
-                f"{files[0].relative_to(root).as_posix()} ({kind}: {len(files)})"
-                for kind, files in index.skipped.items()
-            ),
+        channels = (modality,) if modality else ()
+        named = dict(segments.numbers) if labels else None
+        unused = tuple(
+            f"{files[0].relative_to(root).as_posix()} ({kind}: {len(files)})"
+            for kind, files in index.skipped.items()
         )
+        return Dataset(root, self.name, tuple(cases), channels, named, ignore, unused)
 
 
 def _require_one_modality(root: Path, index: Index) -> None:

@@ -39,19 +39,12 @@ class Folders(Layout):
         return bool(_find_parts(root))
 
     def read(self, root: Path) -> Dataset:
-        for part in (found := _find_parts(root)):
+        parts = []
+        for part in _find_parts(root):
             _reject_rivals(part)
-        parts = [
-            (
-                part.name,
-                pair_files(
-                    image_files(part.images),
-                    image_files(part.labels) if part.labels else [],
-                    is_test=part.is_test,
-                ),
-            )
-            for part in found
-        ]
+            labels = image_files(part.labels) if part.labels else []
+            cases = pair_files(image_files(part.images), labels, is_test=part.is_test)
+            parts.append((part.name, cases))
         return Dataset(root, self.name, merge_parts(parts))
 
 

@@ -50,11 +50,8 @@ class NnUnet(Layout):
         classes, ignore = class_numbers(description.labels, source)
 
         def files(folder: str) -> list[Path]:
-            return [
-                path
-                for path in image_files(root / folder)
-                if path.name.endswith(description.file_ending)
-            ]
+            ending = description.file_ending
+            return [path for path in image_files(root / folder) if path.name.endswith(ending)]
 
         found = image_files(root / "imagesTr")
         if found and not files("imagesTr"):

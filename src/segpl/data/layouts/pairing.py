@@ -258,12 +258,8 @@ class _Search:
 
     def patterns(self, rest: str, group: dict[CaseKey, FoundFile]) -> list[Patterns]:
         """The pattern of these labels with those of their images."""
-        longer_rest, shorter_keys = self.without_modality(rest, group)
-        if channels := self.channels(shorter_keys):
-            rest, keys = longer_rest, shorter_keys
-        else:
-            keys = frozenset(group)
-            channels = self.channels(keys)
+        rest, keys = self.without_modality(rest, group)
+        channels = self.channels(keys)
         kind = _kind(next(iter(group.values())).folders, self.placeholders)
         label = self.pattern(kind, rest, {file.suffix for file in group.values()}, keys)
         rivals = [

@@ -126,15 +126,14 @@ class Patterns:
                     f"named '{absent[0].text}'. Add it. If absent structures have no mask, write "
                     f"'{absent[0].text}?' in the layout."
                 )
+            images_of_case = tuple(group[pattern] for pattern in self.images)
             masks = tuple(map(found.get, self.labels))
+            label, is_test = next(filter(None, masks), None), part_of(part) in TEST_FOLDERS
             case = Case(
-                _case_name(values),
-                tuple(group[pattern] for pattern in self.images),
-                next(filter(None, masks), None),
-                part_of(part) in TEST_FOLDERS,
-                values.get("subject", ""),
-                masks=masks if found and len(masks) > 1 else (),
+                _case_name(values), images_of_case, label, is_test, values.get("subject", "")
             )
+            if found and len(masks) > 1:
+                case = replace(case, masks=masks)
             parts.setdefault(part.lower(), []).append(case)
         classes, ignore = self._classes(root)
         cases = merge_parts(list(parts.items()))

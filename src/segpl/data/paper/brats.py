@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from segpl.data.download import REGISTRATION
 from segpl.data.paper.prepared import (
     KEEP,
-    CaseRole,
     PaperData,
     Sample,
+    SampleWriter,
     center_crop,
     draw_roles,
     normalize_case,
     paper_plan,
     require_complete,
     write_datasets,
-    write_sample,
 )
 from segpl.data.plan import Plan
 from segpl.data.readers import read_image, read_label
@@ -70,31 +69,27 @@ def prepare_brats(source: Path, root: Path, data: PaperData, advance: Callable[[
         files = [folder / f"{case}_{kind}.nii.gz" for kind in MODALITIES]
         image = normalize_case(read_image(files, 3).array)
         label = read_label(folder / f"{case}_seg.nii.gz", 3).array
-        samples += write_slices(root / "samples", case, role, image, label, data)
+        writer = SampleWriter(root / "samples", role, case)
+        samples += write_slices(writer, image, label, data.patch)
         advance()
     write_datasets(root, samples, data, channels=MODALITIES, classes=BRATS_CLASSES)
     return paper_plan(data.patch, MODALITIES, BRATS_CLASSES, [KEEP] * len(MODALITIES))
 
 
 def write_slices(
-    folder: Path,
-    case: str,
-    role: CaseRole,
-    image: NDArray[Any],
-    label: NDArray[Any],
-    data: PaperData,
+    writer: SampleWriter, image: NDArray[Any], label: NDArray[Any], sides: Sequence[int]
 ) -> list[Sample]:
     """Samples of one case. Slices of validation and test cases contain a tumor.
 
     Slices beyond the head, where a modality is constant, are left out.
     """
-    image, label = center_crop(image, data.patch, (1, 2)), center_crop(label, data.patch, (0, 1))
+    image, label = center_crop(image, sides, (1, 2)), center_crop(label, sides, (0, 1))
     samples = []
     for place in range(label.shape[2]):
-        is_held_out = role in ("validation", "test")
+        is_held_out = writer.role in ("validation", "test")
         is_empty = np.ptp(image[..., place], axis=(1, 2)).min() == 0
         if is_empty or (is_held_out and not label[..., place].any()):
             continue
-        name, target = f"{role}-{case}_z{place:03d}.npy", label[..., place].astype("uint8")
-        samples.append(write_sample(folder, name, role, case, image[..., place], target))
+        target = label[..., place].astype("uint8")
+        samples.append(writer.write(f"_z{place:03d}.npy", image[..., place], target))
     return samples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,18 @@ from segpl.data.download import REGISTRATION
 from segpl.data.metaimage import read_meta_image
 from segpl.data.paper.prepared import (
     KEEP,
-    CaseRole,
     PaperData,
     Sample,
+    SampleWriter,
     center_crop,
     draw_roles,
     normalize_case,
     paper_plan,
     require_complete,
     write_datasets,
-    write_sample,
 )
 from segpl.data.plan import Plan
-from segpl.data.readers import Grid, Image, Label, read_image, read_label
+from segpl.data.readers import Image, Label, read_image, read_label
 from segpl.errors import InputError, MissingFileError, errors_naming
 
 CARVE_SITE = REGISTRATION["carve"]
@@ -77,7 +76,8 @@ def prepare_carve(source: Path, root: Path, data: PaperData, advance: Callable[[
         scan, annotation = found[case]
         label = read_label(annotation, 3)
         image = normalize_case(matching_part(read_image([scan], 3), label))
-        samples += write_slabs(root / "samples", case, role, image[0], vessels(label), data)
+        writer = SampleWriter(root / "samples", role, case)
+        samples += write_slabs(writer, image[0], vessels(label), data.patch)
         advance()
     write_datasets(root, samples, data, channels=["CT"], classes=CARVE_CLASSES)
     return paper_plan(data.patch, ["CT"], CARVE_CLASSES, [KEEP])
@@ -94,7 +94,11 @@ def matching_part(image: Image, label: Label) -> NDArray[np.float32]:
     """The part (C, *S) of a scan that an annotation covers, which may be cropped to the lungs."""
     if image.grid.shape == label.grid.shape:
         return image.array
-    first = voxel_offset(image.grid, label.grid)
+    whole, part = image.grid.affine, label.grid.affine
+    assert whole is not None
+    assert part is not None, "a MetaImage file without geometry"
+    place = np.linalg.solve(whole, part[:, 3])
+    first = [round(float(value)) for value in place[:3]]
     last = [start + side for start, side in zip(first, label.grid.shape, strict=True)]
     if min(first) < 0 or any(e > side for e, side in zip(last, image.grid.shape, strict=True)):
         raise InputError(
@@ -105,30 +109,16 @@ def matching_part(image: Image, label: Label) -> NDArray[np.float32]:
     return image.array[(slice(None), *box)]
 
 
-def voxel_offset(image: Grid, label: Grid) -> list[int]:
-    """The voxel of the scan where the annotation begins."""
-    if image.affine is None or label.affine is None:
-        return [0] * len(image.shape)
-    place = np.linalg.solve(image.affine, label.affine[:, 3])
-    return [round(float(value)) for value in place[:3]]
-
-
 def write_slabs(
-    folder: Path,
-    case: str,
-    role: CaseRole,
-    image: NDArray[Any],
-    label: NDArray[Any],
-    data: PaperData,
+    writer: SampleWriter, image: NDArray[Any], label: NDArray[Any], patch: Sequence[int]
 ) -> list[Sample]:
     """Samples of one case; those with a label contain a vessel."""
-    *sides, depth = data.patch
+    *sides, depth = patch
     image, label = (center_crop(array, sides, (0, 1)) for array in (image, label))
     samples = []
     for first in range(0, image.shape[2] - depth + 1, depth):
-        name = f"{role}-{case}_z{first:03d}.nii.gz"
         slab = (slice(None), slice(None), slice(first, first + depth))
         has_vessel = np.isin(label[slab], (0, IGNORED), invert=True).any()
-        if role == "unlabeled" or has_vessel:
-            samples.append(write_sample(folder, name, role, case, image[slab], label[slab]))
+        if writer.role == "unlabeled" or has_vessel:
+            samples.append(writer.write(f"_z{first:03d}.nii.gz", image[slab], label[slab]))
     return samples

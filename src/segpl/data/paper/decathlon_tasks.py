@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,15 +33,7 @@ from segpl.errors import MissingFileError
 TASK01, TASK05 = "Task01_BrainTumour", "Task05_Prostate"  # folders in the archives
 
 
-def is_task01(source: Path) -> bool:
-    return is_task(source, TASK01, "BRATS_")
-
-
-def is_task05(source: Path) -> bool:
-    return is_task(source, TASK05, "prostate_")
-
-
-def is_task(source: Path, folder: str, prefix: str) -> bool:
+def is_task(folder: str, prefix: str, source: Path) -> bool:
     """Whether a folder is this task, judged by its name or the listed training cases."""
     root = task_folder(source, folder)
     entries = read_description(root / "dataset.json").training or []
@@ -48,6 +41,9 @@ def is_task(source: Path, folder: str, prefix: str) -> bool:
     return root.resolve().name == folder or any(
         Path(name).name.startswith(prefix) for name in listed
     )
+
+
+is_task01, is_task05 = partial(is_task, TASK01, "BRATS_"), partial(is_task, TASK05, "prostate_")
 
 
 def task_folder(source: Path, folder: str) -> Path:

@@ -23,11 +23,11 @@ from segpl.data.paper.prepared import (
     CaseRole,
     PaperData,
     Sample,
+    SampleWriter,
     normalize_case,
     paper_plan,
     require_cases,
     write_datasets,
-    write_sample,
 )
 from segpl.data.plan import Plan
 from segpl.data.prepare import class_indices
@@ -75,7 +75,8 @@ def prepare_other(
         for case in cases:
             if role == "labeled" and sum(found) >= max(needed.values()):
                 break
-            made = write_case(root / "samples", case, role, plan, inspection, data, cut)
+            writer = SampleWriter(root / "samples", role, case.name)
+            made = write_case(writer, case, plan, inspection.dims, data.patch, cut)
             samples += made
             found += [len(made)] if role == "labeled" else []
     budgets = {
@@ -149,16 +150,9 @@ def other_plan(inspection: Inspection, data: PaperData) -> Plan:
 
 
 def write_case(
-    folder: Path,
-    case: Case,
-    role: CaseRole,
-    plan: Plan,
-    inspection: Inspection,
-    data: PaperData,
-    cut: VolumeCut,
+    writer: SampleWriter, case: Case, plan: Plan, dims: int, patch: Sequence[int], cut: VolumeCut
 ) -> list[Sample]:
     """The samples of one case. The label of an unlabeled case is not read."""
-    dims = inspection.dims
     image = read_image(case.images, dims)
     array = normalize_case(image.array)  # (C, *S)
     label = np.zeros(image.grid.shape, np.uint8)
@@ -168,13 +162,12 @@ def write_case(
         label = np.where(indices == IGNORE, np.uint8(IGNORED), indices.astype(np.uint8))
     if dims == 2 or cut == "whole":
         suffix, stored = (".npy", array) if dims == 2 else (".nii.gz", as_stored(array))
-        name = f"{role}-{case.name}{suffix}"
-        return [write_sample(folder, name, role, case.name, stored, label)]
+        return [writer.write(suffix, stored, label)]
     # nothing is cropped, because no single crop size suits every dataset
-    uncropped = replace(data, patch=(*image.grid.shape[:2], *data.patch[2:]))
+    uncropped = (*image.grid.shape[:2], *patch[2:])
     if cut == "slices":
-        return write_slices(folder, case.name, role, array, label, uncropped)
-    return write_slabs(folder, case.name, role, as_stored(array), label, uncropped)
+        return write_slices(writer, array, label, uncropped)
+    return write_slabs(writer, as_stored(array), label, uncropped)
 
 
 def as_stored(image: NDArray[Any]) -> NDArray[Any]:

@@ -142,17 +142,24 @@ def write_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64] | N
     write_atomically(path, lambda draft: nibabel.save(image, draft))
 
 
-def write_sample(
-    folder: Path, name: str, role: CaseRole, case: str, image: NDArray[Any], label: NDArray[Any]
-) -> Sample:
-    """Write a sample to `folder`, in the format of its `name`; an unlabeled one without label."""
-    write = write_npy if name.endswith(".npy") else write_nifti
-    target = None
-    if role != "unlabeled":
-        target = folder / "labels" / name
+@dataclass(frozen=True, slots=True)
+class SampleWriter:
+    """Writes the samples of a case."""
+
+    folder: Path
+    role: CaseRole
+    case: str
+
+    def write(self, ending: str, image: NDArray[Any], label: NDArray[Any]) -> Sample:
+        """The `ending` of the name sets the format. An unlabeled sample has no label."""
+        name = f"{self.role}-{self.case}{ending}"
+        write = write_npy if ending.endswith(".npy") else write_nifti
+        source, target = self.folder / "images" / name, self.folder / "labels" / name
+        write(source, image)
+        if self.role == "unlabeled":
+            return Sample(self.role, self.case, source)
         write(target, label)
-    write(folder / "images" / name, image)
-    return Sample(role, case, folder / "images" / name, target)
+        return Sample(self.role, self.case, source, target)
 
 
 def write_datasets(
