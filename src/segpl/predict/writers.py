@@ -95,6 +95,7 @@ def _write_nifti(path: Path, values: FileArray, like: Path, grid: Grid | None) -
     header.set_data_dtype(values.dtype)
     header.set_data_shape(values.shape)
     header.set_slope_inter(1, 0)
+    header.set_data_offset(0)  # the default; nibabel prints a note about an unusual one
     header["cal_max"] = header["cal_min"] = 0  # an intensity window would hide the labels
     if values.ndim == 4:
         header.set_zooms((*header.get_zooms()[:3], 1.0))

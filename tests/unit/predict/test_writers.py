@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import nibabel
@@ -98,6 +99,19 @@ def test_nifti_2_stays_nifti_2(tmp_path):
     like = make_nifti(tmp_path / "image.nii.gz", kind=nibabel.Nifti2Image)
     write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
     assert isinstance(nibabel.load(tmp_path / "labels.nii.gz"), nibabel.Nifti2Image)
+
+
+@pytest.mark.parametrize("size", [13, 7])  # of the header extension; the second is impossible
+def test_odd_header_extensions_print_nothing(tmp_path, monkeypatch, size):
+    raw = make_nifti(tmp_path / "x.nii").read_bytes()
+    start, extension = np.float32(365).tobytes(), np.array([size, 6], "<i4").tobytes() + b"hello"
+    header = raw[:108] + start + raw[112:348] + b"\1\0\0\0"
+    (tmp_path / "x.nii").write_bytes(header + extension + raw[352:])
+    printed = []
+    monkeypatch.setattr(logging.Logger, "handle", lambda _, record: printed.append(record))
+    write_labels(tmp_path / "out.nii", asymmetric(), tmp_path / "x.nii")
+    assert (read_label(tmp_path / "out.nii").array == asymmetric()).all()
+    assert not printed
 
 
 def test_an_uncompressed_nii_gz_is_read(tmp_path):
