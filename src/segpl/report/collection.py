@@ -14,6 +14,7 @@ from segpl.errors import InputError, count_noun, mark_reconstruction
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.statistics import BySeed
 from segpl.report.run_record import UNREADABLE, RunRecord, read_run, reason
+from segpl.report.run_scores import newer_labels_note
 from segpl.report.tables import mean_of
 
 BASELINE = "supervised"
@@ -108,7 +109,7 @@ def collect_runs(
     for path in unique:
         name = names[str(path)]
         try:
-            runs.append(read_run(path, name=name, label=given.get(path, "")))
+            runs.append(_with_label_note(read_run(path, name=name, label=given.get(path, ""))))
         except UNREADABLE as error:
             left_out[name] = reason(error)
         advance()
@@ -118,6 +119,14 @@ def collect_runs(
         hint = f", such as {inside}" if inside else ""
         raise InputError(f"none of the runs can be read: {reasons} Give run folders{hint}.")
     return group_runs(runs, left_out)
+
+
+def _with_label_note(run: RunRecord) -> RunRecord:
+    """The run, with a problem if labels were corrected after it was scored."""
+    with suppress(*UNREADABLE):
+        if run.scores and (note := newer_labels_note(run.path, run.scores, run.open_dataset())):
+            return replace(run, problems=(*run.problems, note))
+    return run
 
 
 def without_scores(paths: Sequence[Path]) -> list[Path]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from segpl.data.case import Dataset
 from segpl.data.layouts.base import image_files
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest
 from segpl.data.split import Split
@@ -14,6 +17,7 @@ from segpl.evaluate.scores import Score, read_scores
 MASK_FOLDERS = ("predictions", "samples")
 SCORE_FILES = ("scores.csv", "predictions/scores.csv")
 OUTDATED_AFTER = 60.0  # seconds; copying a folder may change the order of its files
+RENEW = "Score again with `segpl report --fill` or `segpl evaluate`."
 
 
 def current_predictions(folder: RunFolder) -> dict[str, PredictedCase]:
@@ -72,10 +76,23 @@ def current_scores(folder: RunFolder, split: Split | None) -> tuple[list[Score],
     files += image_files(folder.path / "predictions")
     if newer := [path for path in files if path.stat().st_mtime > latest]:
         notes.append(
-            f"scores may be outdated: {newer[0].relative_to(folder.path).as_posix()} is newer. "
-            "Score again with `segpl report --fill` or `segpl evaluate`."
+            f"scores may be outdated: {newer[0].relative_to(folder.path).as_posix()} is newer. {RENEW}"
         )
     return scores, notes
+
+
+def newer_labels_note(folder: Path, scores: Sequence[Score], dataset: Dataset) -> str:
+    """Which scored cases have a label that changed after all score files; '' if none has."""
+    files = [folder / name for name in SCORE_FILES]
+    latest = max(path.stat().st_mtime for path in files if path.is_file())
+    scored = {score.case for score in scores}
+    newer = [
+        case.name
+        for case in dataset.cases
+        if case.name in scored and any(path.stat().st_mtime > latest for path in case.label_files)
+    ]
+    older = f"they are older than the labels of {name_some(newer, 3)}"
+    return f"scores may be outdated: {older}. {RENEW}" if newer else ""
 
 
 def require_own_weights(folder: RunFolder, manifest: Manifest, name: str) -> None:
