@@ -353,6 +353,25 @@ def test_the_folder_of_a_patient_is_a_case(tmp_path, t1):
         assert found == {"p1": [f"{t1}.nii.gz", "T2.nii.gz"]}
 
 
+def test_folders_with_one_image_are_named_after_the_patient(tmp_path):
+    for case in ("p1", "p2"):
+        names(tmp_path / case / "visit", "scan.nii.gz")
+    assert find(tmp_path) == {case: ["scan.nii.gz"] for case in ("p1", "p2")}
+
+
+@pytest.mark.parametrize(
+    ("layout", "wanted"),
+    [
+        ("folders", "p1_0000.nii.gz and .*/p1_0001.nii.gz"),
+        ("{case}/T1.nii.gz + {case}/T2.nii.gz -> {case}/seg.nii.gz", "p1/T1.nii.gz and .*/p1/T2"),
+    ],
+)
+def test_unclear_channels_of_a_patient_are_an_error_with_an_example(tmp_path, layout, wanted):
+    names(tmp_path / "p1", "t1w.nii.gz", "t2w.nii.gz")
+    with pytest.raises(InputError, match=f"p1 contains 2 images.*of the run: T1, T2.*{wanted}"):
+        find(tmp_path, plan=TWO_CHANNELS, layout=layout)
+
+
 def test_prediction_needs_no_mask(tmp_path):
     """Neither all nor any of those that a labeled case has."""
     for case, masks in (("p1", ["liver.nii.gz"]), ("p2", ["spleen.nii.gz"]), ("p3", [])):
