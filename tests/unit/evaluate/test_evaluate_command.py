@@ -13,6 +13,7 @@ from test_scores import picture
 
 from segpl.cli import evaluate as command
 from segpl.errors import InputError, MissingFileError, StorageError, UnknownNameError
+from segpl.evaluate.folders import evaluate_folders
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import read_scores
 
@@ -181,6 +182,22 @@ def test_predictions_without_a_label_are_listed(folders, capsys):
     picture(folders[0] / "stray.png", [[0, 0], [0, 0]])
     evaluate(*folders)
     assert "because they have no label: stray" in capsys.readouterr().err
+
+
+def test_binary_masks_of_another_program_are_noted(folders, capsys):
+    predictions, labels = folders
+    for case in "abc":
+        picture(predictions / f"{case}.png", [[1, 1], [0, 0]])
+        picture(labels / f"{case}.png", [[1, 2], [0, 0]])
+    evaluate(*folders)
+    assert (
+        "only 0 and 1, but the labels also contain 2. 1 was scored as 1" in capsys.readouterr().err
+    )
+    with pytest.warns(UserWarning, match="the masks contain only 0 and 1"):
+        evaluate_folders(*folders)
+    (predictions / "predictions.json").write_text('{"classes": {"background": 0, "a": 1, "b": 2}}')
+    evaluate(*folders)
+    assert "only 0 and 1" not in capsys.readouterr().err
 
 
 def test_a_region_limits_the_scores_and_is_reported(folders, tmp_path, capsys):
