@@ -65,16 +65,16 @@ def evaluate_folders(
 
 def binary_note(pairing: Pairing, scores: Sequence[Score]) -> str:
     """A warning if masks of another program are binary, but the labels are not."""
-    named = {number: name for name, number in (pairing.classes or {"1": 1}).items()}
+    first = next((name for name, n in (pairing.classes or {"1": 1}).items() if n == 1), "")
     predicted = {score.class_name for score in scores if score.empty in ("no", "label")}
     labeled = dict.fromkeys(s.class_name for s in scores if s.empty in ("no", "prediction"))
-    others = [name for name in labeled if name not in predicted]
-    if pairing.has_manifest or predicted != {named.get(1)} or not others:
+    others = [name for name in labeled if name != first]
+    if pairing.has_manifest or predicted != {first} or not others:
         return ""
     return (
-        f"the masks contain only 0 and 1, but the labels also contain {name_some(others, 3)}. 1 was "
-        f"scored as {named[1]}. If it means something else, such as any foreground, write the "
-        "numbers of the labels into the masks."
+        "the masks contain only 0 and 1, but the labels also contain "
+        f"{name_some(others, 3)}. 1 was scored as {first}. If it means something else, such as any "
+        "foreground, write the numbers of the labels into the masks."
     )
 
 

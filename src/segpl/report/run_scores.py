@@ -75,8 +75,8 @@ def current_scores(folder: RunFolder, split: Split | None) -> tuple[list[Score],
     files = [folder.last] if folder.last.exists() else []
     files += image_files(folder.path / "predictions")
     if newer := [path for path in files if path.stat().st_mtime > latest]:
-        path = newer[0].relative_to(folder.path).as_posix()
-        notes.append(f"scores may be outdated: {path} is newer. {RENEW}")
+        name = newer[0].relative_to(folder.path).as_posix()
+        notes.append(f"scores may be outdated: {name} is newer. {RENEW}")
     return scores, notes
 
 
