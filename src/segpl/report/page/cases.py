@@ -47,6 +47,7 @@ class RunCases:
 
     def __init__(self, run: RunRecord) -> None:
         self.run = run
+        self.files: dict[str, dict[str, Path]] = {}  # folder -> stem -> path
 
     @cached_property
     def names(self) -> list[str]:
@@ -78,10 +79,12 @@ class RunCases:
 
     def find(self, *folders: str, name: str) -> Path | None:
         """The first file of this name in folders of the run, in any format."""
-        for folder in (self.run.path / each for each in folders):
-            for path in image_files(folder):
-                if stem_of(path) == name:
-                    return path
+        for folder in folders:
+            if folder not in self.files:  # a folder may have thousands of files
+                listed = reversed(image_files(self.run.path / folder))
+                self.files[folder] = {stem_of(path): path for path in listed}
+            if path := self.files[folder].get(name):
+                return path
         return None
 
     def images(self, name: str) -> Sequence[Path]:
