@@ -35,7 +35,7 @@ def evaluate_folders(
     metrics: Sequence[str] = DEFAULT_METRICS,
     tolerance: float = TOLERANCE,
     region: str | Path | None = None,
-    advance: Callable[[], object] | None = None,
+    advance: Callable[[], object] = lambda: None,
 ) -> list[Score]:
     """Score every prediction that has a label.
 
@@ -56,7 +56,6 @@ def evaluate_folders(
             f"{name_some(pairing.without_label, 3)}.",
             stacklevel=2,
         )
-    advance = advance or (lambda: None)
     scores = score_pairs(pairing, metrics=metrics, tolerance=tolerance, advance=advance)
     if note := binary_note(pairing, scores):
         warnings.warn(note, stacklevel=2)

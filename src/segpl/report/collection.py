@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError, count_noun, mark_reconstruction
+from segpl.errors import InputError, count_noun, mark_reconstruction, name_some
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.statistics import BySeed
 from segpl.report.run_record import UNREADABLE, RunRecord, read_run, reason
-from segpl.report.run_scores import newer_labels_note
+from segpl.report.run_scores import RENEW, SCORE_FILES
 from segpl.report.tables import mean_of
 
 BASELINE = "supervised"
@@ -123,8 +123,15 @@ def collect_runs(
 
 def _with_label_note(run: RunRecord) -> RunRecord:
     """The run, with a problem if labels were corrected after it was scored."""
+    files = [path for name in SCORE_FILES if (path := run.path / name).is_file()]
+    scored = {score.case for score in run.scores}
     with suppress(*UNREADABLE):
-        if run.scores and (note := newer_labels_note(run.path, run.scores, run.open_dataset())):
+        latest = max((path.stat().st_mtime for path in files), default=0.0)
+        cases = [case for case in run.open_dataset().cases if case.name in scored] if scored else []
+        newer = [c.name for c in cases if any(p.stat().st_mtime > latest for p in c.label_files)]
+        if newer:
+            older = f"they are older than the labels of {name_some(newer, 3)}"
+            note = f"scores may be outdated: {older}. {RENEW}"
             return replace(run, problems=(*run.problems, note))
     return run
 

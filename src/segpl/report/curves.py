@@ -9,14 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from segpl.report.figures import (
-    MAX_TICKS,
-    draw_band,
-    draw_line,
-    legend_below,
-    make_plain,
-    panel,
-)
+from segpl.report.figures import MAX_TICKS, draw_band, draw_line, legend_below, make_plain, panel
 from segpl.report.tables import mean_of
 
 Log = Mapping[str, Sequence[float]]  # column -> values; `step` is one of them
@@ -59,12 +52,9 @@ def mean_curve(logs: Sequence[Log], column: str) -> tuple[Curve, Curve, Curve]:
             if np.isfinite(value):
                 values.setdefault(step, []).append(value)
     steps = sorted(values)
+    means = [np.mean(values[step]) for step in steps]
     stds = [np.std(values[step], ddof=1) if len(values[step]) > 1 else 0.0 for step in steps]
-    return (
-        np.array(steps, np.float64),
-        np.array([np.mean(values[step]) for step in steps], np.float64),
-        np.array(stds, np.float64),
-    )
+    return np.array(steps, np.float64), np.array(means), np.array(stds)
 
 
 def has_column(logs: Sequence[Log], column: str) -> bool:

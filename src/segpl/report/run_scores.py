@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from segpl.data.case import Dataset
 from segpl.data.layouts.base import image_files
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest
 from segpl.data.split import Split
@@ -78,20 +75,6 @@ def current_scores(folder: RunFolder, split: Split | None) -> tuple[list[Score],
         name = newer[0].relative_to(folder.path).as_posix()
         notes.append(f"scores may be outdated: {name} is newer. {RENEW}")
     return scores, notes
-
-
-def newer_labels_note(folder: Path, scores: Sequence[Score], dataset: Dataset) -> str:
-    """Which scored cases have a label that changed after all score files; '' if none has."""
-    files = [folder / name for name in SCORE_FILES]
-    latest = max(path.stat().st_mtime for path in files if path.is_file())
-    scored = {score.case for score in scores}
-    newer = [
-        case.name
-        for case in dataset.cases
-        if case.name in scored and any(path.stat().st_mtime > latest for path in case.label_files)
-    ]
-    older = f"they are older than the labels of {name_some(newer, 3)}"
-    return f"scores may be outdated: {older}. {RENEW}" if newer else ""
 
 
 def require_own_weights(folder: RunFolder, manifest: Manifest, name: str) -> None:
