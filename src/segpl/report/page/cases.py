@@ -205,22 +205,18 @@ def case_requests(found: RunCollection) -> tuple[list[CaseRequest], str]:
 
 def scored_requests(dataset: str, runs: Sequence[RunCases]) -> list[CaseRequest]:
     order = cases_by_score([cases.run for cases in runs])
-    dice = {
-        (run.name, name): value
-        for run in (cases.run for cases in runs)
-        for name, value in run.by_case("dice").items()
+    captions = {
+        (cases, name): f"Dice {value:.3f}"
+        for cases in runs
+        for name, value in cases.run.by_case("dice").items()
         if math.isfinite(value)
     }
-    scored = {name for _, name in dice}
+    scored = {name for _, name in captions}
     ranks = typical_cases([name for name in order if name in scored])
     requests = []
     for name in order:
-        own = [cases for cases in runs if name in cases.names]
         title = f"{ranks[name]}: {name}" if name in ranks else name
-        masks = []
-        for cases in own:
-            value = dice.get((cases.run.name, name))
-            masks.append((cases, "" if value is None else f"Dice {value:.3f}"))
+        masks = [(one, captions.get((one, name), "")) for one in runs if name in one.names]
         requests.append(case_request(dataset, name, title, masks, is_featured=name in ranks))
     return requests
 
