@@ -40,7 +40,6 @@ MEASURES_NOTE = (
     "and frequency over 15 bins of equal width. ACE: adaptive calibration error, the same over 15 "
     "bins of equal size. NLL: negative log-likelihood."
 )
-UNITS = {"nll": "nats"}
 PROBABILITIES = "probabilities"  # folder and map of that name, as `segpl predict` writes them
 
 
@@ -116,7 +115,7 @@ def case_scores(
     asked, answers = questions(probability, label)
     first = 0 if len(classes) == 2 else 1  # foreground channel
     return [
-        Score(case, name, measure, function(p, y), UNITS.get(measure, ""))
+        Score(case, name, measure, function(p, y), "nats" if measure == "nll" else "")
         for name, p, y in zip(classes[1:], asked[first:], answers[first:], strict=True)
         for measure, function in MEASURES.items()
     ]

@@ -37,7 +37,6 @@ from segpl.predict.writers import output_name, probabilities_name
 
 PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
 UNCERTAINTY = (ENTROPY, STD)
-UNKNOWN_RUN = "unknown"
 SEGMENTATION = "dicom-seg"
 
 
@@ -195,7 +194,7 @@ class OutputFolder:
         return {
             name: replace(
                 entry,
-                outdated=entry.outdated or manifest.run or UNKNOWN_RUN,
+                outdated=entry.outdated or manifest.run or "unknown",
                 may_replace=entry.may_replace or name in chosen,
                 digest=self._digest(entry) if name in chosen else entry.digest,
             )

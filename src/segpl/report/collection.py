@@ -192,7 +192,7 @@ def _label(run: RunRecord, key: Mapping[str, Any], others: Sequence[Mapping[str,
     shown = [f"{name.split('.', 1)[1]}={key[name]}" for name in differing[:MAX_NAMED]]
     if len(differing) > MAX_NAMED:
         shown.append(f"{count_noun(len(differing) - MAX_NAMED, 'more setting')}, as in {run.name}")
-    name = mark_reconstruction(run.method) if run.is_reconstruction else run.method
+    name = mark_reconstruction(run.method) if run.summary.reconstruction else run.method
     return f"{name} ({', '.join(shown)})" if shown else name
 
 

@@ -18,6 +18,7 @@ from segpl.evaluate.fold_scores import FoldScore
 from segpl.evaluate.scores import Score, write_scores
 from segpl.report.collection import collect_runs
 from segpl.report.page.report import write_report
+from segpl.report.run_record import RunSummary
 from segpl.report.sections.scores import methods_table
 from segpl.settings import resolve
 
@@ -56,7 +57,7 @@ def test_record_contains_the_files_of_the_run(tmp_path):
         *("a", "segpl", 3, 12.5, 1024),
     )
     assert run.by_case("dice") == {"t0": 0.5, "t1": 0.7}
-    assert (run.parameters, run.changed) == (1234, ("train.steps", "train.seed"))
+    assert run.summary == RunSummary(1234, ("train.steps", "train.seed"))
     assert run.settings["train.steps"] == 4
 
 

@@ -35,6 +35,7 @@ from segpl.report.page.report import (
     warnings_of,
 )
 from segpl.report.page.slices import View, class_layer
+from segpl.report.run_record import RunSummary
 from segpl.report.sections.answer import answer, answers
 from segpl.report.sections.predictions import predictions_section
 from segpl.report.sections.repeat import (
@@ -75,7 +76,11 @@ class TestGrouping:
     def test_tables_mark_a_reconstructed_method(self):
         runs = [
             make_record(
-                "self-loop", 0, [0.5], settings={"method.alpha": alpha}, is_reconstruction=True
+                "self-loop",
+                0,
+                [0.5],
+                settings={"method.alpha": alpha},
+                summary=RunSummary(reconstruction=True),
             )
             for alpha in (0.1, 1.0)
         ]

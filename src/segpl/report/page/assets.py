@@ -13,23 +13,11 @@ from segpl.report.sections.section import Section
 from segpl.report.tables import Table
 
 PRINT_DPI = 200
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "²": r"$^2$",
-    "<": r"$<$",
-    ">": r"$>$",
-    "…": r"\dots{}",
-}
+LATEX = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "²": r"$^2$", "<": r"$<$", ">": r"$>$", "…": r"\dots{}"}
+)
 
 
 def write_assets(folder: Path, sections: Sequence[Section]) -> None:
@@ -89,4 +77,4 @@ def as_latex(table: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in " ".join(text.split()))
+    return " ".join(text.split()).translate(LATEX)
