@@ -321,8 +321,7 @@ def test_bare_names_beside_numbered_channels_are_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "files",
-    [("x.nii.gz", "lesion_mask.nii.gz"), ("a_mask.npy", "b_mask.npy"), ("labelsTs/a.npy",)],
+    "files", [("x.nii.gz", "lesion_mask.nii.gz"), ("a_mask.npy", "b_mask.npy"), ("labelsTs/a.npy",)]
 )
 def test_folder_that_may_contain_labels_is_refused(tmp_path, files):
     for file in files:

@@ -10,12 +10,7 @@ import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
 from PIL import Image
 
 from segpl.data.readers import grid_difference, read_image, read_label
-from segpl.predict.writers import (
-    output_name,
-    probabilities_name,
-    write_labels,
-    write_probabilities,
-)
+from segpl.predict.writers import output_name, probabilities_name, write_labels, write_probabilities
 
 ROTATED = np.array([[0, 0.3, -2.9, 7], [-0.9, 0, 0, -11], [0, 0.8, 1.1, 3], [0, 0, 0, 1]])
 

@@ -511,10 +511,7 @@ class TestPage:
         ]
         assert [
             (head, list(names)) for head, names in class_legends(collect(*runs), "prediction")
-        ] == [
-            ("prediction of a", ["vessel"]),
-            ("prediction of b", ["gland"]),
-        ]
+        ] == [("prediction of a", ["vessel"]), ("prediction of b", ["gland"])]
 
     def test_the_legend_has_the_colors_of_the_overlays_for_any_number_of_classes(self):
         classes = {str(number): number for number in range(20)}
