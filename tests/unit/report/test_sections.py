@@ -314,10 +314,7 @@ class TestTraining:
     def test_validation_dice_joins_the_log_at_its_steps(self):
         rows = [ValidationRow(step, "a", "x", dice, dice) for step, dice in ((4, 0.7), (5, 0.8))]
         log = {"step": [2.0, 4.0], "total": [1.0, 0.5]}
-        joined = log_of(
-            make_record("segpl", log=log)
-            and replace(make_record("segpl", log=log), validation=rows)
-        )
+        joined = log_of(replace(make_record("segpl", log=log), validation=rows))
         assert joined["step"] == [2.0, 4.0, 5.0]
         np.testing.assert_equal(joined[VALIDATION_DICE], [np.nan, 0.7, 0.8])
         np.testing.assert_equal(joined["total"], [1.0, 0.5, np.nan])
