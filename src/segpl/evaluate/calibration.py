@@ -60,13 +60,8 @@ def pair_probabilities(
             f"no {MANIFEST} next to {folder} says which channel is which class. Write it with "
             "`segpl predict RUN --probabilities --out DIR`, and evaluate DIR."
         )
-    files = manifest.files
-    stale = [
-        case
-        for case in pairing.pairs
-        if case in files and (files[case].outdated or PROBABILITIES not in files[case].maps)
-    ]
-    if stale:
+    known = {case: entry for case, entry in manifest.files.items() if case in pairing.pairs}
+    if stale := [n for n, e in known.items() if e.outdated or PROBABILITIES not in e.maps]:
         raise InputError(
             f"the probabilities of {name_some(sorted(stale), 3)} in {folder} are older than "
             f"the masks: {MANIFEST} does not list them. Write both with `segpl predict RUN --out "

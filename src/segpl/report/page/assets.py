@@ -67,10 +67,8 @@ def as_latex(table: Table) -> str:
     ]
     for index, row in enumerate(table.rows):
         cells = [
-            rf"\textbf{{{escape_latex(cell)}}}"
-            if (index, column) in table.bold
-            else escape_latex(cell)
-            for column, cell in enumerate(row)
+            rf"\textbf{{{cell}}}" if (index, column) in table.bold else cell
+            for column, cell in enumerate(map(escape_latex, row))
         ]
         lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
