@@ -236,7 +236,8 @@ def _named_channels(files: Sequence[Path], layout: str) -> list[Job]:
 
 
 def _reject_duplicates(jobs: Sequence[Job], layout: str) -> None:
-    remedy = "Rename one, or predict them into different folders."
+    remedy = "Rename one, pass the folder above if it has one folder per patient, "
+    remedy += "or predict them into different folders."
     if is_patterns(layout) and len(parse_patterns(layout).images) > 1:
         remedy += (
             " If they are channels of one scan, pass the folder above them, with files named as in "

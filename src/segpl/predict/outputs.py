@@ -196,16 +196,14 @@ class OutputFolder:
                 entry,
                 outdated=entry.outdated or manifest.run or "unknown",
                 may_replace=entry.may_replace or name in chosen,
-                digest=self._digest(entry) if name in chosen else entry.digest,
+                digest=mask_digest(mask)
+                if name in chosen and (mask := self.path / entry.labels).exists()
+                else entry.digest,
             )
             if is_foreign or name in chosen
             else entry
             for name, entry in manifest.files.items()
         }
-
-    def _digest(self, entry: PredictedCase) -> str:
-        mask = self.path / entry.labels
-        return mask_digest(mask) if mask.exists() else entry.digest
 
     def _to_write(self, job: Job, kinds: Sequence[str], known: PredictedCase | None) -> set[Path]:
         wanted = self.files(job, kinds)

@@ -491,7 +491,7 @@ def test_channels_of_one_name_are_an_error_that_says_how_to_combine_them(tmp_pat
         (["gone.nii.gz"], r"gone\.nii\.gz does not exist"),
         (["notes.txt"], r"notes\.txt has an unknown image format"),
         (["empty"], r"is empty\. Pass a folder"),
-        (["x", "y"], "two inputs are named 'a'"),
+        (["x", "y"], "two inputs are named 'a'.*folder above if it has one folder per patient"),
         (["z"], "two inputs are named 'x_0000'"),
     ],
 )
