@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segpl.data.case import Case, Dataset, is_patterns
-from segpl.data.layouts import SHOWN_FILES, read_dataset, read_like, stated_layout
+from segpl.data.layouts import LAYOUTS, SHOWN_FILES, read_dataset, read_like, stated_layout
 from segpl.data.layouts.base import has_label_word, image_files
 from segpl.data.layouts.content import list_content
 from segpl.data.layouts.nnunet import CHANNEL
@@ -89,6 +89,9 @@ def _folder_jobs(folder: Path, plan: Plan, layout: str, tell: Callable[[str], No
         try:
             dataset = read_like(folder, layout)
         except UserError:
+            is_known = any(kind().matches(folder) for kind in LAYOUTS.classes.values())
+            if is_known or stated_layout(folder):
+                raise
             if not (jobs := _patient_jobs(folder, plan, layout)):
                 raise
     elif dataset is None and (stated_layout(folder) or find_patterns(folder)):

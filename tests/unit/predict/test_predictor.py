@@ -369,6 +369,13 @@ def test_unclear_channels_of_a_patient_are_an_error_with_an_example(tmp_path, la
         find(tmp_path, plan=TWO_CHANNELS, layout=layout)
 
 
+def test_errors_of_a_dataset_are_not_hidden_by_those_of_patient_folders(tmp_path):
+    names(tmp_path / "imagesTr", "x_0000.nii.gz", "x_0001.nii.gz", "y_0001.nii.gz")
+    (tmp_path / "dataset.json").write_text('{"channel_names": {"0": "T1", "1": "T2"}}')
+    with pytest.raises(MissingFileError, match="case y has no T1 image"):
+        find(tmp_path, plan=TWO_CHANNELS)
+
+
 def test_prediction_needs_no_mask(tmp_path):
     """Neither all nor any of those that a labeled case has."""
     for case, masks in (("p1", ["liver.nii.gz"]), ("p2", ["spleen.nii.gz"]), ("p3", [])):
