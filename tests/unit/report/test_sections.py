@@ -189,10 +189,8 @@ class TestScores:
         assert [row[0] for row in table.rows] == ["supervised", "segpl"]
         assert table.columns[:2] == ["method", "Dice"]
         assert table.bold == {(1, 1)}
-
-    def test_highest_mean_alone_is_not_bold(self):
-        runs = make_record("supervised", 0, BASE), make_record("segpl", 0, BASE + NOISE)
-        assert methods_table(collect(*runs)).bold == frozenset()
+        higher = make_record("segpl", 0, BASE + NOISE)  # by chance
+        assert methods_table(collect(runs[0], higher)).bold == frozenset()
 
     def test_all_tables_have_the_same_order_of_methods(self):
         runs = [make_record(name, 0, BASE + x) for name, x in (("cps", 0.1), ("supervised", 0.2))]
@@ -459,10 +457,8 @@ class TestPage:
             make_record("segpl", dataset="/x/heart"),
             make_record("segpl", dataset="/x/demo/data"),
         )
-        assert [title_of(collect(run)) for run in runs] == [
-            "1 method on heart",
-            "1 method on demo/data",
-        ]
+        titles = [title_of(collect(run)) for run in runs]
+        assert titles == ["1 method on heart", "1 method on demo/data"]
 
     @pytest.mark.parametrize("layers", [("errors",), ("prediction", "uncertainty")])
     def test_only_layers_that_are_shown_have_a_legend(self, layers):
