@@ -174,8 +174,7 @@ def predict_view(predict: Predict, view: ImageView) -> Predict:
     back = [-voxels for voxels in offset]
 
     def predicted(windows: Tensor) -> Tensor:
-        seen = shift(windows, offset).flip(axes)
-        return shift(predict(seen).flip(axes), back)
+        return shift(predict(shift(windows, offset).flip(axes)).flip(axes), back)
 
     return predicted if axes or any(offset) else predict
 

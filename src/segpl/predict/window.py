@@ -183,6 +183,5 @@ def window_box(place: Sequence[int], sides: Sequence[int]) -> tuple[slice, ...]:
 
 def fits_on_device(image: Tensor, outputs: int, device: torch.device) -> bool:
     """Whether an image and its prediction fill at most half of the free memory of a GPU."""
-    if device.type != "cuda":
-        return True
-    return (len(image) + outputs) * image[0].numel() * 4 < free_memory(device) / 2
+    size = (len(image) + outputs) * image[0].numel() * 4  # bytes
+    return device.type != "cuda" or size < free_memory(device) / 2

@@ -104,12 +104,11 @@ class RunCases:
         if case is None or case.label is None:
             raise MissingFileError(f"case {name} has no label in {self.run.dataset}.")
         label = with_axes_of(read_case_label(case, self.plan.dims), grid)
-        return self.indices(label, case.label)
+        return self.indices(label, case.label), label.grid
 
-    def indices(self, found: Label, path: Path) -> tuple[AnyArray, Grid]:
+    def indices(self, found: Label, path: Path) -> AnyArray:
         """The numbers in a file as indices of the plan's classes."""
-        plan = self.plan
-        return class_indices(found.array, plan.classes, plan.ignore, str(path)), found.grid
+        return class_indices(found.array, self.plan.classes, self.plan.ignore, str(path))
 
     def case_arrays(self, name: str) -> CaseArrays:
         """The image and, of a scored case, the label if the dataset has it."""
@@ -129,11 +128,10 @@ class RunCases:
         path = self.find(*MASK_FOLDERS, name=name)
         if path is None:
             raise MissingFileError(f"{self.run.name} has no prediction of case {name}.")
-        prediction, own = self.indices(read_label(path, self.plan.dims), path)
-        require_grid(name, "prediction", own, grid)
-        return MaskArrays(
-            np.where(prediction == IGNORE, 0, prediction), self.uncertainty(name, grid.shape)
-        )
+        label = read_label(path, self.plan.dims)
+        require_grid(name, "prediction", label.grid, grid)
+        found = self.indices(label, path)
+        return MaskArrays(np.where(found == IGNORE, 0, found), self.uncertainty(name, grid.shape))
 
     def uncertainty(self, name: str, shape: tuple[int, ...]) -> AnyArray | None:
         """Entropy relative to its maximum, for the most uncertain class; None without a file."""
