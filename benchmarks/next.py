@@ -33,7 +33,7 @@ from segpl.labeling.ranking import RANKING_RULES, rank_pool
 from segpl.predict.samples import average_views
 from segpl.predict.window import predict_windows
 from segpl.records import csv_text, write_json
-from segpl.report.figures import draw_band, draw_line, legend_below, make_plain, panel
+from segpl.report.figures import PANEL, draw_band, draw_line, legend_below, panel
 from segpl.run import Run, load_run
 from segpl.settings import Config, resolve, with_overrides
 from segpl.training import train_config
@@ -180,14 +180,13 @@ def table(rows: Sequence[Row], rules: Sequence[str]) -> str:
 
 def draw(rows: Sequence[Row], rules: Sequence[str], path: Path) -> None:
     """Mean Dice and its 95 % interval against the number of labels."""
-    figure, axes = panel(extra_height=0.13 * len(rules))
+    figure, axes = panel(x="labeled scans", y="Dice", height=PANEL[1] + 0.13 * len(rules))
     for index, rule in enumerate(rules):
         labels = sorted({row.labels for row in rows if row.rule == rule})
         points = [estimate(by_seed(rows, rule, [count])) for count in labels]
         lows, highs = [one.low for one in points], [one.high for one in points]
         draw_band(axes, labels, lows, highs, index)
         draw_line(axes, labels, [one.mean for one in points], index, rule, marker="o")
-    make_plain(axes, x="labeled scans", y="Dice")
     axes.set_xticks(sorted({row.labels for row in rows}))
     legend_below(axes)
     figure.savefig(path, dpi=160)

@@ -10,7 +10,7 @@ from segpl.data.split import Split
 from segpl.evaluate.scores import Score
 from segpl.evaluate.validation import ValidationRow
 from segpl.report.collection import RunCollection, group_runs
-from segpl.report.run_record import RunRecord
+from segpl.report.run_record import RunRecord, RunSummary
 
 
 def make_record(
@@ -40,13 +40,12 @@ def make_record(
         "name": f"{method}-{seed}",
         "path": Path(f"/runs/{Path(dataset).name}/{method}-{seed}-{settings}"),
         "settings": {**own, **(settings or {})},
-        "changed": ("train.seed", *(settings or {})),
         "split": Split((), (), (), tuple(names), ()),
         "scores": scores,
         "validation": rows,
         "seconds": 10.0 + seed,
         "peak_bytes": 2.0**30,
-        "parameters": 1234,
+        "summary": RunSummary(1234, ("train.seed", *(settings or {}))),
     }
     return RunRecord(**facts | parts)
 

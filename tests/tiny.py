@@ -280,9 +280,7 @@ def slope_method(
 ) -> Method:
     """A method whose student and teacher return multiples of the image."""
     method = build_with(
-        name,
-        lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1),
-        settings=settings,
+        name, lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1), settings=settings
     )
     nn.init.constant_(method.network.body.slope, student)
     nn.init.constant_(method.teacher.body.slope, teacher)

@@ -21,12 +21,7 @@ from segpl.errors import InputError
 from segpl.experiments import prediction
 from segpl.experiments.engines.base import Engine, EngineOptions, Update
 from segpl.experiments.engines.local import LocalEngine
-from segpl.experiments.prediction import (
-    PredictionRequest,
-    predict_on,
-    predict_shard,
-    shard_size,
-)
+from segpl.experiments.prediction import PredictionRequest, predict_on, predict_shard, shard_size
 from segpl.predict import predictor, shards
 from segpl.predict.options import PredictOptions
 from segpl.predict.predictor import IncompleteError

@@ -76,9 +76,7 @@ REJECTED = {
     "a file": network("Transchex", path_or_repo_id="SECRET"),
     "torchvision": network("TorchVisionFCModel", model_name="resnet18", pretrained=True),
 }
-IGNORED = {
-    "other files": {"data": {"plan": "SECRET", "path": "SECRET"}, "train": {"track": True}},
-}
+IGNORED = {"other files": {"data": {"plan": "SECRET", "path": "SECRET"}, "train": {"track": True}}}
 
 
 @pytest.mark.parametrize("attack", [*REJECTED, *IGNORED])

@@ -9,16 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import (
-    AFFINE,
-    SHORT,
-    Answer,
-    edited,
-    make_dataset,
-    read_volume,
-    scan,
-    write_volume,
-)
+from conftest import AFFINE, SHORT, Answer, edited, make_dataset, read_volume, scan, write_volume
 
 from segpl.cli.main import main
 from segpl.errors import InputError

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import bar, plain_console
     from segpl.errors import InputError, count_noun, join_names
     from segpl.evaluate.calibration import pair_probabilities, score_probabilities
-    from segpl.evaluate.folders import score_pairs
+    from segpl.evaluate.folders import binary_note, score_pairs
     from segpl.evaluate.metrics import METRICS, known_metrics
     from segpl.evaluate.pairing import pair_cases
     from segpl.evaluate.scores import HEADER, with_percentages, write_scores
@@ -103,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
         print_table(calibration_summary(calibration), plain_console(soft_wrap=False))
         if missing := sorted(pairing.pairs.keys() - probabilities.pairs.keys()):
             notes.print(f"Without probabilities: {', '.join(missing)}", style="yellow")
+    if note := binary_note(pairing, scores):
+        notes.print(f"{note[0].upper()}{note[1:]}", style="yellow")
     for role, cases in pairing.seen.items():
         notes.print(
             f"Used for {role}: {', '.join(cases)} ({count_noun(len(cases), 'case')}). Their "

@@ -76,5 +76,7 @@ def run(args: argparse.Namespace) -> int:
     notes = plain_console(stderr=True)
     for name, why in found.left_out.items():
         notes.print(f"{name} is left out: {why}", style="yellow")
+    for problem in found.problems("scores"):
+        notes.print(problem, style="yellow")
     console.print(f"Open {shlex.quote(str(args.out))} in a browser.")
     return 1 if found.left_out or failed else 0

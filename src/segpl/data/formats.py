@@ -55,7 +55,8 @@ def nifti_header(path: Path, *, check: bool = True) -> tuple[Any, Any, bool]:
         head = gzip.GzipFile(fileobj=file).read(540) if is_compressed else file.read(540)
     is_version_2 = 540 in (int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big"))
     kind = nibabel.Nifti2Image if is_version_2 else nibabel.Nifti1Image
-    header = kind.header_class.from_fileobj(io.BytesIO(head), check=False)
+    # without the extensions, of which nibabel prints warnings and rejects unusual ones
+    header = kind.header_class(head[: kind.header_class.sizeof_hdr], check=False)
     if check:
         header.check_fix(SILENT)
     return kind, header, is_compressed

@@ -368,8 +368,9 @@ def slices(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
 def _integers(path: Path, values: NDArray[Any]) -> NDArray[np.int32]:
     _reject_non_numeric(path, values)
     if values.dtype.kind == "f":
-        rounded = np.round(values)
-        is_fraction = ~(np.abs(values - rounded) <= INTEGER_TOLERANCE)
+        with np.errstate(invalid="ignore"):  # infinity is rejected
+            rounded = np.round(values)
+            is_fraction = ~(np.abs(values - rounded) <= INTEGER_TOLERANCE)
         if is_fraction.any():
             raise UnusableFileError(
                 f"{path} contains values that are not integers, for example "

@@ -40,7 +40,6 @@ MEASURES_NOTE = (
     "and frequency over 15 bins of equal width. ACE: adaptive calibration error, the same over 15 "
     "bins of equal size. NLL: negative log-likelihood."
 )
-UNITS = {"nll": "nats"}
 PROBABILITIES = "probabilities"  # folder and map of that name, as `segpl predict` writes them
 
 
@@ -61,13 +60,8 @@ def pair_probabilities(
             f"no {MANIFEST} next to {folder} says which channel is which class. Write it with "
             "`segpl predict RUN --probabilities --out DIR`, and evaluate DIR."
         )
-    files = manifest.files
-    stale = [
-        case
-        for case in pairing.pairs
-        if case in files and (files[case].outdated or PROBABILITIES not in files[case].maps)
-    ]
-    if stale:
+    known = {case: entry for case, entry in manifest.files.items() if case in pairing.pairs}
+    if stale := [n for n, e in known.items() if e.outdated or PROBABILITIES not in e.maps]:
         raise InputError(
             f"the probabilities of {name_some(sorted(stale), 3)} in {folder} are older than "
             f"the masks: {MANIFEST} does not list them. Write both with `segpl predict RUN --out "
@@ -116,7 +110,7 @@ def case_scores(
     asked, answers = questions(probability, label)
     first = 0 if len(classes) == 2 else 1  # foreground channel
     return [
-        Score(case, name, measure, function(p, y), UNITS.get(measure, ""))
+        Score(case, name, measure, function(p, y), "nats" if measure == "nll" else "")
         for name, p, y in zip(classes[1:], asked[first:], answers[first:], strict=True)
         for measure, function in MEASURES.items()
     ]

@@ -35,7 +35,7 @@ def evaluate_folders(
     metrics: Sequence[str] = DEFAULT_METRICS,
     tolerance: float = TOLERANCE,
     region: str | Path | None = None,
-    advance: Callable[[], object] | None = None,
+    advance: Callable[[], object] = lambda: None,
 ) -> list[Score]:
     """Score every prediction that has a label.
 
@@ -56,8 +56,25 @@ def evaluate_folders(
             f"{name_some(pairing.without_label, 3)}.",
             stacklevel=2,
         )
-    advance = advance or (lambda: None)
-    return score_pairs(pairing, metrics=metrics, tolerance=tolerance, advance=advance)
+    scores = score_pairs(pairing, metrics=metrics, tolerance=tolerance, advance=advance)
+    if note := binary_note(pairing, scores):
+        warnings.warn(note, stacklevel=2)
+    return scores
+
+
+def binary_note(pairing: Pairing, scores: Sequence[Score]) -> str:
+    """A warning if masks of another program are binary, but the labels are not."""
+    first = next((name for name, n in (pairing.classes or {"1": 1}).items() if n == 1), "")
+    predicted = {score.class_name for score in scores if score.empty in ("no", "label")}
+    labeled = dict.fromkeys(s.class_name for s in scores if s.empty in ("no", "prediction"))
+    others = [name for name in labeled if name != first]
+    if pairing.has_manifest or predicted != {first} or not others:
+        return ""
+    return (
+        "the masks contain only 0 and 1, but the labels also contain "
+        f"{name_some(others, 3)}. 1 was scored as {first}. If it means something else, such as any "
+        "foreground, write the numbers of the labels into the masks."
+    )
 
 
 def score_pairs(

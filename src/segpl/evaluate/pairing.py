@@ -38,6 +38,7 @@ class Pairing:
     ignore: int | None  # number of unknown voxels
     regions: dict[str, Path] = field(default_factory=dict)  # case -> mask to score inside of
     seen: dict[str, list[str]] = field(default_factory=dict)  # 'training', ... -> cases
+    has_manifest: bool = False  # which says what the numbers in the predictions mean
 
     def truth(self, case: str) -> Label:
         return read_case_label(self.cases[case])
@@ -113,6 +114,7 @@ def pair_cases(
         ignore=ignore,
         regions=find_regions(region, {case: known[case] for case in shared}) if region else {},
         seen=seen,
+        has_manifest=manifest is not None,
     )
 
 

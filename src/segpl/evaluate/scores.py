@@ -31,10 +31,8 @@ class Score:
 def with_percentages(scores: Iterable[Score]) -> list[Score]:
     """The scores with volume errors in percent, for tables; `scores.csv` has fractions."""
     return [
-        replace(score, value=100 * score.value, unit="%")
-        if score.metric == "volume_error"
-        else score
-        for score in scores
+        replace(one, value=100 * one.value, unit="%") if one.metric == "volume_error" else one
+        for one in scores
     ]
 
 

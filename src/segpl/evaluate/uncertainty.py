@@ -159,7 +159,7 @@ def _cumulate(
     key: FloatArray, value: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Cumulative counts and sums of `value` by increasing key, each (distinct keys + 1,)."""
-    order = np.argsort(key, kind="stable")
+    order = np.argsort(key)
     sorted_key, sorted_value = key[order], value[order]
     starts = np.flatnonzero(np.concatenate([[True], sorted_key[1:] != sorted_key[:-1]]))
     mass = np.concatenate([starts, [len(key)]]).astype(np.float64)

@@ -210,7 +210,7 @@ def run_row(job: TrainingJob, error: str = "") -> list[object]:
     validation = mean_of(run.validation_by_case().values())
     test = [mean_of(run.by_case(metric).values()) for metric in ("dice", "iou")]
     numbers = [f"{value:.6f}" for value in (validation, *test)]
-    cost = [f"{run.seconds:.1f}", run.parameters]
+    cost = [f"{run.seconds:.1f}", run.summary.parameters]
     return [job.dataset, job.label, job.seed, *numbers, *cost, ""]
 
 

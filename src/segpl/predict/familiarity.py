@@ -145,10 +145,12 @@ def network_features(network: Network, image: Tensor, plan: Plan) -> tuple[float
         output: NetOutput = network(
             windows.contiguous(memory_format=memory_format(device, plan.dims))
         )
-    parts = [part.float().flatten(2) for part in (output.logits, output.features, output.trunk)]
-    moments = [
-        moment for part in parts for moment in (part.mean((0, 2)), part.std((0, 2), correction=0))
-    ]
+    moments = []
+    for part in (output.logits, output.features, output.trunk):
+        values = part.float().flatten(2)  # (b, F, voxels)
+        mean = values.mean((0, 2), keepdim=True)
+        # torch.std takes several times as long
+        moments += [mean.flatten(), (values - mean).square_().mean((0, 2)).sqrt()]
     return tuple(torch.cat(moments).cpu().double().numpy().round(5).tolist())
 
 

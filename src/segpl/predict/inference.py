@@ -120,15 +120,8 @@ class Inference:
     def label(self, image: Tensor, grid: Grid) -> Callable[[], Segmentation]:
         """Labels without the maps of the whole scan in main memory."""
         fits = _fits_on_gpu(image, self.plan, self.device)
-        parts = predict_rows(
-            image,
-            self.predict,
-            self.plan,
-            overlap=self.overlap,
-            device=self.device,
-            at_once=fits,
-            advance=self.advance,
-        )
+        options: Any = {"overlap": self.overlap, "device": self.device, "advance": self.advance}
+        parts = predict_rows(image, self.predict, self.plan, at_once=fits, **options)
         if not fits:
             return self.label_parts(parts, grid)
         maps, stream = [next(parts)], second_stream(self.device)
@@ -160,17 +153,11 @@ class Inference:
 
     def windows(self, image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
         passes = sum(sampler.passes for sampler in self.samplers) or 1
-        return finite_array(
-            predict_windows(
-                image,
-                predict,
-                plan,
-                overlap=self.overlap,
-                outputs=channels,
-                device=self.device,
-                advance=lambda part: self.advance(part / passes),
-            )
+        options: Any = {"overlap": self.overlap, "outputs": channels, "device": self.device}
+        maps = predict_windows(
+            image, predict, plan, **options, advance=lambda part: self.advance(part / passes)
         )
+        return finite_array(maps)
 
 
 def _fits_on_gpu(image: Tensor, plan: Plan, device: torch.device) -> bool:

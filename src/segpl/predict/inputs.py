@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segpl.data.case import Case, Dataset, is_patterns
-from segpl.data.layouts import SHOWN_FILES, read_dataset, read_like, stated_layout
+from segpl.data.layouts import LAYOUTS, SHOWN_FILES, read_dataset, read_like, stated_layout
 from segpl.data.layouts.base import has_label_word, image_files
 from segpl.data.layouts.content import list_content
 from segpl.data.layouts.nnunet import CHANNEL
 from segpl.data.layouts.pairing import find_patterns, looks_like_label
-from segpl.data.layouts.patterns import parse_patterns
+from segpl.data.layouts.patterns import FIELD, parse_patterns
 from segpl.data.plan import Plan
 from segpl.data.readers import SUFFIXES, is_series, stem_of, suffix_of
 from segpl.errors import (
@@ -22,6 +22,7 @@ from segpl.errors import (
     MissingFileError,
     UserError,
     count_noun,
+    join_names,
     name_some,
     require_utf8,
 )
@@ -80,28 +81,57 @@ def find_inputs(
 
 
 def _folder_jobs(folder: Path, plan: Plan, layout: str, tell: Callable[[str], None]) -> list[Job]:
-    files = image_files(folder)
+    files, jobs = image_files(folder), list[Job]()
     dataset = _matched(folder, layout) if is_patterns(layout) else None
     if dataset is None and not files:
         if not any(folder.iterdir()):
             raise InputError(f"{folder} is empty. Pass a folder of images.")
-        dataset = read_like(folder, layout)
-    if dataset is None and (stated_layout(folder) or find_patterns(folder)):
+        try:
+            dataset = read_like(folder, layout)
+        except UserError:
+            is_known = any(kind().matches(folder) for kind in LAYOUTS.classes.values())
+            if is_known or stated_layout(folder):
+                raise
+            if not (jobs := _patient_jobs(folder, plan, layout)):
+                raise
+    elif dataset is None and (stated_layout(folder) or find_patterns(folder)):
         dataset = read_dataset(folder, accept=True)
-    if dataset is None:
-        _reject_unclear(folder, files)
-        jobs = _file_jobs(files, plan, layout)
-    else:
+    if dataset:
         _tell_differences(dataset, plan, tell)
         cases = dataset.test or dataset.cases
         jobs = [Job(case.name, _planned_channels(case, dataset, plan)) for case in cases]
-    if files or (dataset and is_patterns(dataset.layout)):
+    elif files:
+        _reject_unclear(folder, files)
+        jobs = _file_jobs(files, plan, layout)
+    if dataset is None or files or is_patterns(dataset.layout):
         content = list_content(folder)
         known = {path for job in jobs for path in job.images}
         skipped = [file.path for file in content.files if folder / file.path not in known]
         if skipped := [*skipped, *content.unusable]:
             tell(f"Skipped in {folder}: {name_some(skipped, SHOWN_FILES)}.")
     return jobs
+
+
+def _patient_jobs(folder: Path, plan: Plan, layout: str) -> list[Job]:
+    """Cases named after subfolders that contain one image each; none if some may be labels."""
+    patients: dict[str, list[Path]] = defaultdict(list)
+    for file in list_content(folder).files:
+        if any(map(has_label_word, (*file.folders, file.stem))):
+            return []
+        patients[file.folders[0]].append(folder / file.path)
+    name, paths = max(patients.items(), key=lambda item: len(item[1]), default=("", []))
+    if len(paths) > 1:
+        suffix, channels = suffix_of(paths[0]), ", ".join(plan.channels)
+        names = [f"{{case}}_{index:04d}{suffix}" for index in range(len(plan.channels))]
+        if is_patterns(layout):
+            names = [one.text for one in parse_patterns(layout).images]
+        example = join_names([str(folder / FIELD.sub(name, one)) for one in names])
+        raise InputError(
+            f"{folder / name} contains {len(paths)} images, such as {paths[0].name}, and it is "
+            f"unclear which ones are the channels of the run: {channels}. Name them, for example, "
+            f"{example}, or keep one image per folder."
+        )
+    return [Job(name, tuple(paths)) for name, paths in patients.items()]
 
 
 def _matched(folder: Path, layout: str) -> Dataset | None:
@@ -209,7 +239,8 @@ def _named_channels(files: Sequence[Path], layout: str) -> list[Job]:
 
 
 def _reject_duplicates(jobs: Sequence[Job], layout: str) -> None:
-    remedy = "Rename one, or predict them into different folders."
+    remedy = "Rename one, pass the folder above if it has one folder per patient, "
+    remedy += "or predict them into different folders."
     if is_patterns(layout) and len(parse_patterns(layout).images) > 1:
         remedy += (
             " If they are channels of one scan, pass the folder above them, with files named as in "

@@ -33,11 +33,10 @@ def label_rows(
     largest: Sequence[str],
     orientation: str | None = None,
 ) -> Callable[[], Segmentation]:
-    """Label each voxel with its most likely class.
+    """Label each voxel with its most likely class, along `orientation` (None: that of the file).
 
     Each part has the probabilities (K, rows, *S[1:]) of the next rows and the maps that choose the
-    class. The rows follow `orientation`, or the file if it is None. The function returned reduces
-    the classes in `largest` to their largest component; it needs neither the parts nor the image.
+    class. The function returned keeps no part alive.
     """
     values = list(plan.classes.values())
     numbers = np.array(values, np.uint8 if min(values) >= 0 and max(values) <= 255 else np.int32)
@@ -98,9 +97,7 @@ def expected_dice(size: int, inside: float, total: float, highest: float) -> flo
 
     $$\frac{2 \sum_{i \in M} p_i}{|M| + \sum_i p_i}$$
 
-    The numerator and the denominator are the expected overlap and the expected sum of sizes, so the
-    value drops both for doubtful voxels inside the mask and for probable ones outside. An empty
-    mask has the confidence $1 - \max_i p_i$. The arguments are $|M|$, the sum of the probabilities
-    inside the mask and of all, and the highest one.
+    The expected overlap over the expected sum of sizes; an empty mask has $1 - \max_i p_i$. The
+    arguments are $|M|$, the sums of the probabilities inside the mask and of all, and the highest.
     """
     return 2 * inside / (size + total) if size else 1 - highest

@@ -41,7 +41,6 @@ from segpl.predict.writers import output_name, probabilities_name
 
 PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
 UNCERTAINTY = (ENTROPY, STD)
-UNKNOWN_RUN = "unknown"
 SEGMENTATION = "dicom-seg"
 OnSkipped = Callable[[], None]
 
@@ -207,18 +206,16 @@ class OutputFolder:
         return {
             name: replace(
                 entry,
-                outdated=entry.outdated or manifest.run or UNKNOWN_RUN,
+                outdated=entry.outdated or manifest.run or "unknown",
                 may_replace=entry.may_replace or name in chosen,
-                digest=self._digest(entry) if name in chosen else entry.digest,
+                digest=mask_digest(mask)
+                if name in chosen and (mask := self.path / entry.labels).exists()
+                else entry.digest,
             )
             if is_foreign or name in chosen
             else entry
             for name, entry in manifest.files.items()
         }
-
-    def _digest(self, entry: PredictedCase) -> str:
-        mask = self.path / entry.labels
-        return mask_digest(mask) if mask.exists() else entry.digest
 
     def _to_write(self, job: Job, kinds: Sequence[str], known: PredictedCase | None) -> set[Path]:
         wanted = self.files(job, kinds)

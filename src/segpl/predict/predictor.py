@@ -17,14 +17,7 @@ from segpl.data.masks import largest_note
 from segpl.data.readers import Grid, read_image, read_label
 from segpl.data.summary import CASES
 from segpl.engine.device import is_out_of_memory
-from segpl.errors import (
-    DivergedError,
-    InputError,
-    StorageError,
-    UserError,
-    count_noun,
-    name_some,
-)
+from segpl.errors import DivergedError, InputError, StorageError, UserError, count_noun, name_some
 from segpl.predict.inference import MOST_AHEAD, Inference, PreparedScan, entropy_of
 from segpl.predict.inputs import Job
 from segpl.predict.labeling import Segmentation
@@ -66,16 +59,11 @@ def predict_jobs(
     advance: Callable[[], None] = lambda: None,
     distribute: Distribute | None = None,
 ) -> list[Path]:
-    """Write a mask for each job into `out`; returns the masks written.
+    """Write a mask and the maps of `map_kinds` for each job into `out`; returns the masks written.
 
-    Existing outputs are skipped, or with `overwrite` replaced one by one. A broken input does not
-    stop the others; it is reported at the end. `predictions.json` records the `run`, whose masks
-    alone are skipped, and the classes; `cases.csv` has the volumes of all masks in the folder.
-
-    If `infer` has `needs_maps`, probabilities are written into `out/probabilities`; if it has
-    samplers, maps of entropy and standard deviation into `out/uncertainty`. `seen` has the
-    role of each case whose label the run has seen. Without `distribute`, this process predicts the
-    scans.
+    Existing outputs of `run` are skipped, or with `overwrite` replaced one by one. A broken input
+    is reported after the others are predicted. `seen` has the role of each case whose label the run
+    has seen. Without `distribute`, this process predicts the scans.
     """
     folder, kinds = output_folder(infer, out, run), map_kinds(infer)
     missing = folder.claim(jobs, kinds, overwrite=overwrite, advance=advance)

@@ -97,9 +97,8 @@ def sample_thresholds(
 ) -> Iterator[tuple[Maps, Maps]]:
     """Masks of one prediction at several draws of its threshold.
 
-    Every window has its own posterior, and all windows draw with the same random numbers: one draw
-    for the image, at the same quantile of every posterior. Thresholds and probabilities are blended
-    over windows and resampled to the file's grid before they are compared, so masks are hard.
+    All windows draw with the same random numbers, at the same quantile of their own posteriors.
+    Thresholds and probabilities are blended and resampled before they are compared.
     """
     outputs, selects = sampler.plan.outputs, False
     generator = torch.Generator(sampler.device)
@@ -145,10 +144,7 @@ def sample_networks(sampler: RunSampler, seeds: Sequence[int]) -> Iterator[Predi
 
 
 def sample_dropout(sampler: RunSampler, seeds: Sequence[int]) -> Iterator[Predict]:
-    """Predictions with active dropout.
-
-    The dropout mask is drawn once per image: each sample is one thinned network for all windows.
-    """
+    """Predictions with active dropout; each sample is one thinned network for all windows."""
     # torch's dropout layers take no generator, so the global one is seeded and restored
     devices = list(range(torch.cuda.device_count())) if sampler.device.type == "cuda" else []
     for seed in seeds:
@@ -178,8 +174,7 @@ def predict_view(predict: Predict, view: ImageView) -> Predict:
     back = [-voxels for voxels in offset]
 
     def predicted(windows: Tensor) -> Tensor:
-        seen = shift(windows, offset).flip(axes)
-        return shift(predict(seen).flip(axes), back)
+        return shift(predict(shift(windows, offset).flip(axes)).flip(axes), back)
 
     return predicted if axes or any(offset) else predict
 
@@ -261,8 +256,7 @@ class SampleMaps:
 
     $$\bar p = \frac{1}{n} \sum_i p_i, \quad s = \sqrt{\frac{1}{n} \sum_i (p_i - \bar p)^2}$$
 
-    The deviation is 0 for a single sample and at most 0.5. Running sums (Welford) keep memory
-    constant, and equal samples give a deviation of exactly 0.
+    Running sums (Welford) keep memory constant, and equal samples give a deviation of exactly 0.
     """
 
     def __init__(self) -> None:
@@ -287,11 +281,7 @@ class SampleMaps:
 def average_samples(
     samplers: Sequence[RunSampler], images: Sequence[Tensor], case: str, whole: PredictWhole
 ) -> Prediction:
-    """Mean and spread over the samples of all samplers, each with its own prepared image.
-
-    Averages of a few hard masks often tie between channels. The mean of the probabilities behind
-    the masks breaks such ties.
-    """
+    """Mean and spread over the samples of all samplers, each with its own prepared image."""
     maps, probabilities = SampleMaps(), SampleMaps()
     for sampler, image in zip(samplers, images, strict=True):
         for sample, probability in sampler.samples(image, case, whole):
@@ -300,6 +290,6 @@ def average_samples(
                 probabilities.add(probability)
     if not probabilities.count:
         return Prediction(maps.mean, maps.std)
-    # means of hard masks differ by at least 1 / count or not at all
+    # means of a few hard masks often tie, and otherwise differ by at least 1 / count
     tie_break = probabilities.mean * np.float32(0.5 / maps.count)
     return Prediction(maps.mean, maps.std, maps.mean + tie_break)

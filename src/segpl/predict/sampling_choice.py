@@ -72,8 +72,7 @@ def samplers_for(runs: Sequence[TrainedRun], options: PredictOptions) -> list[Ru
 def choose_sampling(runs: Sequence[TrainedRun], count: int, by: str | None, seed: int) -> Sampling:
     """Sampling `by` the given way; by default by networks if there are enough, or else by views.
 
-    A view is predicted by all networks of its run, so it loses nothing if the networks are few.
-    The number of networks and views is limited; a larger `count` means all of them.
+    If a run has fewer networks or views than `count`, all of them are used.
     """
     if count < 1:
         raise InputError(f"--samples is {count}, but must be at least 1. Try 5.")

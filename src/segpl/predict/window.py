@@ -36,9 +36,8 @@ def blend_windows(
 
     $$\frac{\sum_w g_w\, p(x_w)}{\sum_w g_w}, \quad g = \prod_a g_a$$
 
-    The weights $g$ are a product over the axes, and so is their sum over a grid of windows. An
-    image smaller than the patch is zero-padded. Devices with bfloat16 use it. If the result
-    does not fit on the GPU, finished rows are moved to the CPU. The result is differentiable.
+    An image smaller than the patch is zero-padded. If the result does not fit on the GPU, finished
+    rows are moved to the CPU. The result is differentiable.
 
     Neighboring windows overlap by at least `overlap`, a fraction of the patch. `predict` gets up to
     `window_batch` windows (b, C, *patch) at a time (0: chosen for the device), computes on
@@ -149,9 +148,8 @@ def require_overlap(overlap: float) -> None:
 def window_starts(sides: Sequence[int], patch: Sequence[int], overlap: float) -> list[list[int]]:
     """First voxels of the windows along each axis.
 
-    As few windows as `overlap` allows, evenly spaced, but at least three if one is not enough, so
-    that the center of the image is also in the center of a window. Overlap 0 gives the fewest
-    windows that cover the image.
+    As few windows as `overlap` allows, evenly spaced, but with an overlap at least three if one is
+    not enough: the center of the image is then also in the center of a window.
     """
     starts, fewest = [], FEWEST_WINDOWS if overlap else 1
     for side, wide in zip(sides, patch, strict=True):
@@ -185,6 +183,5 @@ def window_box(place: Sequence[int], sides: Sequence[int]) -> tuple[slice, ...]:
 
 def fits_on_device(image: Tensor, outputs: int, device: torch.device) -> bool:
     """Whether an image and its prediction fill at most half of the free memory of a GPU."""
-    if device.type != "cuda":
-        return True
-    return (len(image) + outputs) * image[0].numel() * 4 < free_memory(device) / 2
+    size = (len(image) + outputs) * image[0].numel() * 4  # bytes
+    return device.type != "cuda" or size < free_memory(device) / 2

@@ -40,16 +40,7 @@ def write_labels(path: Path, labels: FileArray, like: Path, grid: Grid | None = 
 
     A slice of a DICOM series does not contain all of it: it needs the `grid` of the series.
     """
-    labels = _smallest(labels)
-    suffix = _known_suffix(like)
-    if suffix in NIFTI:
-        _write_nifti(path, labels, like, grid)
-    elif suffix in ITK:
-        _write_itk(path, labels, like, channels=1)
-    elif suffix in PICTURES:
-        _write_picture(path, labels.astype(np.uint16) if labels.dtype != np.uint8 else labels)
-    else:
-        _write_array(path, labels, like, name="label")
+    _write_as(path, _smallest(labels)[None], like, grid, name="label")
 
 
 def write_probabilities(
@@ -60,10 +51,12 @@ def write_probabilities(
     A single channel is written without a channel axis. Several channels are the last axis of
     volumes and the first axis of arrays.
     """
-    channels = len(probabilities)
-    values = np.asarray(probabilities, np.float32)
+    _write_as(path, np.asarray(probabilities, np.float32), like, grid, name="probabilities")
+
+
+def _write_as(path: Path, values: FileArray, like: Path, grid: Grid | None, name: str) -> None:
+    channels, suffix = len(values), _known_suffix(like)
     values = values[0] if channels == 1 else values
-    suffix = _known_suffix(like)
     if suffix in NIFTI:
         _write_nifti(path, values if channels == 1 else np.moveaxis(values, 0, -1), like, grid)
     elif suffix in ITK:
@@ -71,7 +64,7 @@ def write_probabilities(
     elif suffix in PICTURES and channels == 1:
         _write_picture(path, values)
     else:
-        _write_array(path, values, like, name="probabilities")
+        _write_array(path, values, like, name)
 
 
 def _known_suffix(like: Path) -> str:
@@ -95,6 +88,7 @@ def _write_nifti(path: Path, values: FileArray, like: Path, grid: Grid | None) -
     header.set_data_dtype(values.dtype)
     header.set_data_shape(values.shape)
     header.set_slope_inter(1, 0)
+    header.set_data_offset(0)  # the default; nibabel prints a note about an unusual one
     header["cal_max"] = header["cal_min"] = 0  # an intensity window would hide the labels
     if values.ndim == 4:
         header.set_zooms((*header.get_zooms()[:3], 1.0))
@@ -146,7 +140,7 @@ def _write_itk(path: Path, values: FileArray, like: Path, channels: int) -> None
 def _write_picture(path: Path, values: FileArray) -> None:
     from PIL import Image
 
-    picture = Image.fromarray(values)
+    picture = Image.fromarray(values.astype(np.uint16) if values.dtype.kind == "i" else values)
     write_atomically(path, lambda draft: picture.save(draft))
 
 

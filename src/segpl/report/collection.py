@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError, count_noun, mark_reconstruction
+from segpl.errors import InputError, count_noun, mark_reconstruction, name_some
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.statistics import BySeed
 from segpl.report.run_record import UNREADABLE, RunRecord, read_run, reason
+from segpl.report.run_scores import RENEW, SCORE_FILES
 from segpl.report.tables import mean_of
 
 BASELINE = "supervised"
@@ -108,7 +109,7 @@ def collect_runs(
     for path in unique:
         name = names[str(path)]
         try:
-            runs.append(read_run(path, name=name, label=given.get(path, "")))
+            runs.append(_with_label_note(read_run(path, name=name, label=given.get(path, ""))))
         except UNREADABLE as error:
             left_out[name] = reason(error)
         advance()
@@ -118,6 +119,21 @@ def collect_runs(
         hint = f", such as {inside}" if inside else ""
         raise InputError(f"none of the runs can be read: {reasons} Give run folders{hint}.")
     return group_runs(runs, left_out)
+
+
+def _with_label_note(run: RunRecord) -> RunRecord:
+    """The run, with a problem if labels were corrected after it was scored."""
+    files = [path for name in SCORE_FILES if (path := run.path / name).is_file()]
+    scored = {score.case for score in run.scores}
+    with suppress(*UNREADABLE):
+        latest = max((path.stat().st_mtime for path in files), default=0.0)
+        cases = [case for case in run.open_dataset().cases if case.name in scored] if scored else []
+        newer = [c.name for c in cases if any(p.stat().st_mtime > latest for p in c.label_files)]
+        if newer:
+            older = f"they are older than the labels of {name_some(newer, 3)}"
+            note = f"scores may be outdated: {older}. {RENEW}"
+            return replace(run, problems=(*run.problems, note))
+    return run
 
 
 def without_scores(paths: Sequence[Path]) -> list[Path]:
@@ -176,7 +192,7 @@ def _label(run: RunRecord, key: Mapping[str, Any], others: Sequence[Mapping[str,
     shown = [f"{name.split('.', 1)[1]}={key[name]}" for name in differing[:MAX_NAMED]]
     if len(differing) > MAX_NAMED:
         shown.append(f"{count_noun(len(differing) - MAX_NAMED, 'more setting')}, as in {run.name}")
-    name = mark_reconstruction(run.method) if run.is_reconstruction else run.method
+    name = mark_reconstruction(run.method) if run.summary.reconstruction else run.method
     return f"{name} ({', '.join(shown)})" if shown else name
 
 

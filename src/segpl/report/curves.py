@@ -9,14 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from segpl.report.figures import (
-    MAX_TICKS,
-    draw_band,
-    draw_line,
-    legend_below,
-    make_plain,
-    panel,
-)
+from segpl.report.figures import MAX_TICKS, PANEL, draw_band, draw_line, legend_below, panel
 from segpl.report.tables import mean_of
 
 Log = Mapping[str, Sequence[float]]  # column -> values; `step` is one of them
@@ -59,12 +52,9 @@ def mean_curve(logs: Sequence[Log], column: str) -> tuple[Curve, Curve, Curve]:
             if np.isfinite(value):
                 values.setdefault(step, []).append(value)
     steps = sorted(values)
+    means = [np.mean(values[step]) for step in steps]
     stds = [np.std(values[step], ddof=1) if len(values[step]) > 1 else 0.0 for step in steps]
-    return (
-        np.array(steps, np.float64),
-        np.array([np.mean(values[step]) for step in steps], np.float64),
-        np.array(stds, np.float64),
-    )
+    return np.array(steps, np.float64), np.array(means), np.array(stds)
 
 
 def has_column(logs: Sequence[Log], column: str) -> bool:
@@ -75,7 +65,7 @@ def has_column(logs: Sequence[Log], column: str) -> bool:
 def curve_figure(logs: Mapping[str, Sequence[Log]], column: str, title: str) -> Figure:
     """A line per method that has the column, with a band of one deviation over its seeds."""
     shown = {label: each for label, each in logs.items() if has_column(each, column)}
-    figure, axes = panel(extra_height=0.13 * len(shown))
+    figure, axes = panel(x="step", y=title, height=PANEL[1] + 0.13 * len(shown))
     for index, label in enumerate(logs):
         if label not in shown:
             continue
@@ -87,7 +77,6 @@ def curve_figure(logs: Mapping[str, Sequence[Log]], column: str, title: str) -> 
         draw_band(axes, steps, low, high, index)
         marker = "o" if steps.size == 1 else ""  # one point has no line
         draw_line(axes, steps, mean, index, label, linewidth=1.7, marker=marker, markersize=4)
-    make_plain(axes, x="step", y=title)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS, integer=True))
     legend_below(axes)
     return figure

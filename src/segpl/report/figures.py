@@ -45,11 +45,11 @@ def draw_band(axes: Axes, x: Any, low: Any, high: Any, index: int) -> None:
     axes.fill_between(x, low, high, color=run_color(index), alpha=0.13, linewidth=0)
 
 
-def panel(*, extra_height: float = 0.0) -> tuple[Figure, Axes]:
+def panel(*, x: str, y: str = "", height: float = PANEL[1]) -> tuple[Figure, Axes]:
     """A figure with one plain pair of axes."""
-    figure = Figure(figsize=(PANEL[0], PANEL[1] + extra_height), layout="constrained")
+    figure = Figure(figsize=(PANEL[0], height), layout="constrained")
     axes = figure.subplots()
-    make_plain(axes)
+    make_plain(axes, x=x, y=y)
     return figure, axes
 
 

@@ -51,7 +51,7 @@ class RunRecord:
     name: str  # of the folder, with parent folders where names repeat
     path: Path
     settings: Mapping[str, Any]  # every setting by its full name, such as `train.lr`
-    changed: Sequence[str] = ()  # names of the settings that differ from their default
+    summary: RunSummary = RunSummary()
     plan: Plan | None = None
     split: Split | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -63,8 +63,6 @@ class RunRecord:
     postprocessing: PostProcessing | None = None
     seconds: float = math.nan
     peak_bytes: float = math.nan
-    parameters: int = 0  # trainable weights; 0 if unknown
-    is_reconstruction: bool = False  # the paper of the method is known only in part
     problems: tuple[str, ...] = ()
     label: str = ""  # of its method in a report or a comparison
 
@@ -138,7 +136,6 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
     split = attempt("split", lambda: Split.read(folder.split), None)
     no_times: dict[str, list[float]] = {}
     times = attempt("training times", lambda: read_log(folder.times), no_times)
-    summary = attempt("summary", lambda: read_record(folder.summary, RunSummary), RunSummary())
     no_scores: tuple[list[Score], list[str]] = ([], [])
     scores, notes = attempt("scores", lambda: current_scores(folder, split), no_scores)
     problems += notes
@@ -146,7 +143,7 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
         name=name or path.name,
         path=path,
         settings=settings,
-        changed=summary.changed,
+        summary=attempt("summary", lambda: read_record(folder.summary, RunSummary), RunSummary()),
         plan=attempt("plan", lambda: Plan.read(folder.plan), None),
         split=split,
         environment=attempt(
@@ -162,8 +159,6 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
         else None,
         seconds=_last(times, "seconds"),
         peak_bytes=_last(times, "peak_bytes"),
-        parameters=summary.parameters,
-        is_reconstruction=summary.reconstruction,
         problems=tuple(problems),
         label=label,
     )

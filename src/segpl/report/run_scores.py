@@ -14,6 +14,7 @@ from segpl.evaluate.scores import Score, read_scores
 MASK_FOLDERS = ("predictions", "samples")
 SCORE_FILES = ("scores.csv", "predictions/scores.csv")
 OUTDATED_AFTER = 60.0  # seconds; copying a folder may change the order of its files
+RENEW = "Score again with `segpl report --fill` or `segpl evaluate`."
 
 
 def current_predictions(folder: RunFolder) -> dict[str, PredictedCase]:
@@ -71,10 +72,8 @@ def current_scores(folder: RunFolder, split: Split | None) -> tuple[list[Score],
     files = [folder.last] if folder.last.exists() else []
     files += image_files(folder.path / "predictions")
     if newer := [path for path in files if path.stat().st_mtime > latest]:
-        notes.append(
-            f"scores may be outdated: {newer[0].relative_to(folder.path).as_posix()} is newer. "
-            "Score again with `segpl report --fill` or `segpl evaluate`."
-        )
+        name = newer[0].relative_to(folder.path).as_posix()
+        notes.append(f"scores may be outdated: {name} is newer. {RENEW}")
     return scores, notes
 
 

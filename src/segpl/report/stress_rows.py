@@ -67,12 +67,10 @@ def rows_of(rows: Sequence[StressRow], run: str, degradation: str) -> list[Stres
 
 def by_case(rows: Sequence[StressRow], run: str, degradation: str) -> dict[float, list[float]]:
     """Severity -> Dice of the cases, each averaged over classes."""
-    own = rows_of(rows, run, degradation)
-    found: dict[float, list[float]] = {
-        severity: [] for severity in sorted({r.severity for r in own})
-    }
+    own = sorted(rows_of(rows, run, degradation), key=lambda row: row.severity)
+    found: dict[float, list[float]] = {}
     for (severity, _), dice in mean_by_key(((r.severity, r.case), r.dice) for r in own).items():
-        found[severity].append(dice)
+        found.setdefault(severity, []).append(dice)
     return found
 
 

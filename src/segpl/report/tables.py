@@ -151,12 +151,8 @@ def render_table(table: Table) -> RenderableType:
             min_width=max(map(cell_len, names), default=None),
         )
     for index, row in enumerate(table.rows):
-        shown.add_row(
-            *(
-                Text(cell, style="bold" if (index, column) in table.bold else "")
-                for column, cell in enumerate(row)
-            )
-        )
+        styles = ("bold" if (index, column) in table.bold else "" for column in range(len(row)))
+        shown.add_row(*map(Text, row, styles))
     return Group(shown, Text(table.note, style="dim"))
 
 

@@ -309,7 +309,11 @@ def test_masks_of_structures_are_proposed_as_one_label(tmp_path):
     [
         ("liver/{case}.png + spleen/{case}.png", {"liver": 1, "spleen": 2}),
         ("liver/{case}_seg.png + spleen/{case}_seg.png", {"liver": 1, "spleen": 2}),
-        ("{case}_seg_liver + {case}_seg_spleen", {"seg_liver": 1, "seg_spleen": 2}),
+        ("{case}_seg_liver + {case}_seg_spleen", {"liver": 1, "spleen": 2}),
+        ("{case}/Segmentation-L-label + {case}/Segmentation-S-label", {"L": 1, "S": 2}),
+        ("{case}_seg_1 + {case}_seg_2", {"seg_1": 1, "seg_2": 2}),
+        ("{case}_a_seg + {case}_a_mask", {"a_seg": 1, "a_mask": 2}),
+        ("{case}_a_seg + {case}_background_seg", {"a_seg": 1, "background_seg": 2}),
         ("m/{case}_3.png + m/{case}_5.png", {"class-3": 1, "class-5": 2}),
         ("m/{case}_ignore.png + m/{case}_x.png", {"x": 2}),
         ("a/{case}.png ? + b/{case}.png", {"a": 1, "b": 2}),

@@ -13,6 +13,7 @@ from test_scores import picture
 
 from segpl.cli import evaluate as command
 from segpl.errors import InputError, MissingFileError, StorageError, UnknownNameError
+from segpl.evaluate.folders import evaluate_folders
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import read_scores
 
@@ -135,9 +136,6 @@ def test_the_five_worst_cases_are_named_worst_first(folders, capsys):
     evaluate(*folders)
     shown = "c (Dice 0.000), b (Dice 0.667), a (Dice 1.000), d (Dice 1.000) and e (Dice 1.000)."
     assert f"Worst cases: {shown}" in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_worst_distance_is_the_largest(folders, capsys):
     evaluate(*folders, "--metrics", "hd95")
     assert "Worst cases: c (HD95 2.828 px)" in capsys.readouterr().err
 
@@ -181,6 +179,20 @@ def test_predictions_without_a_label_are_listed(folders, capsys):
     picture(folders[0] / "stray.png", [[0, 0], [0, 0]])
     evaluate(*folders)
     assert "because they have no label: stray" in capsys.readouterr().err
+
+
+def test_binary_masks_of_another_program_are_noted(folders, capsys):
+    predictions, labels = folders
+    for case in "abc":
+        picture(predictions / f"{case}.png", [[1, 1], [0, 0]])
+        picture(labels / f"{case}.png", [[1, 2], [0, 0]])
+    evaluate(*folders)
+    assert "only 0 and 1, but the labels also contain 2. 1 was scored" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="the masks contain only 0 and 1"):
+        evaluate_folders(*folders)
+    (predictions / "predictions.json").write_text('{"classes": {"background": 0, "a": 1, "b": 2}}')
+    evaluate(*folders)
+    assert "only 0 and 1" not in capsys.readouterr().err
 
 
 def test_a_region_limits_the_scores_and_is_reported(folders, tmp_path, capsys):
@@ -253,9 +265,8 @@ def test_a_case_without_known_pixels_is_reported_as_left_out(folders, capsys):
     picture(folders[1] / "b.png", [[7, 7], [7, 7]])
     evaluate(*folders, "--metrics", "dice", "--calibration")
     said = capsys.readouterr()
-    assert "Left out, because their whole label is ignored: b (1 case)" in " ".join(
-        said.out.split()
-    )
+    left_out = "Left out, because their whole label is ignored: b (1 case)"
+    assert left_out in " ".join(said.out.split())
     assert "0.0000" in said.out
     assert "Without probabilities: c" in said.err
 

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segpl.evaluate.statistics import (
-    Difference,
-    compare_with,
-    estimate,
-    holm,
-    smallest_p,
-    wilcoxon,
-)
+from segpl.evaluate.statistics import Difference, compare_with, estimate, holm, smallest_p, wilcoxon
 
 score = st.integers(0, 100).map(lambda number: number / 100)
 scores = st.integers(1, 3).flatmap(
@@ -47,11 +40,7 @@ def test_swapping_the_methods_flips_the_sign_and_keeps_p(rows):
     assert other.estimate.mean == -one.estimate.mean
     ends = (-one.estimate.high, -one.estimate.low)
     assert (other.estimate.low, other.estimate.high) == pytest.approx(ends, abs=1e-12, nan_ok=True)
-    assert (other.higher, other.lower, other.corrected) == (
-        one.lower,
-        one.higher,
-        one.corrected,
-    )
+    assert (other.higher, other.lower, other.corrected) == (one.lower, one.higher, one.corrected)
     assert one.is_significant == other.is_significant
 
 

@@ -179,10 +179,8 @@ def test_a_broken_input_does_not_stop_the_others(tmp_path):
     with pytest.raises(InputError, match=r"2 of 4 images .* \[b, d\] the image "):
         predict([folder], PLAN, tmp_path / "out", advance=lambda: calls.append(1))
     assert sorted(p.name for p in (tmp_path / "out").glob("*.nii.gz")) == ["a.nii.gz", "c.nii.gz"]
-    assert sorted(json.loads((tmp_path / "out/predictions.json").read_text())["files"]) == [
-        "a",
-        "c",
-    ]
+    manifest = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert sorted(manifest["files"]) == ["a", "c"]
     assert len(calls) == 4
 
 
@@ -321,8 +319,7 @@ def test_bare_names_beside_numbered_channels_are_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "files",
-    [("x.nii.gz", "lesion_mask.nii.gz"), ("a_mask.npy", "b_mask.npy"), ("labelsTs/a.npy",)],
+    "files", [("x.nii.gz", "lesion_mask.nii.gz"), ("a_mask.npy", "b_mask.npy"), ("labelsTs/a.npy",)]
 )
 def test_folder_that_may_contain_labels_is_refused(tmp_path, files):
     for file in files:
@@ -351,6 +348,32 @@ def test_the_folder_of_a_patient_is_a_case(tmp_path, t1):
     for inputs in (tmp_path, folder):
         found = find(inputs, plan=TWO_CHANNELS, layout=layout)
         assert found == {"p1": [f"{t1}.nii.gz", "T2.nii.gz"]}
+
+
+def test_folders_with_one_image_are_named_after_the_patient(tmp_path):
+    for case in ("p1", "p2"):
+        names(tmp_path / case / "visit", "scan.nii.gz")
+    assert find(tmp_path) == {case: ["scan.nii.gz"] for case in ("p1", "p2")}
+
+
+@pytest.mark.parametrize(
+    ("layout", "wanted"),
+    [
+        ("folders", "p1_0000.nii.gz and .*/p1_0001.nii.gz"),
+        ("{case}/T1.nii.gz + {case}/T2.nii.gz -> {case}/seg.nii.gz", "p1/T1.nii.gz and .*/p1/T2"),
+    ],
+)
+def test_unclear_channels_of_a_patient_are_an_error_with_an_example(tmp_path, layout, wanted):
+    names(tmp_path / "p1", "t1w.nii.gz", "t2w.nii.gz")
+    with pytest.raises(InputError, match=f"p1 contains 2 images.*of the run: T1, T2.*{wanted}"):
+        find(tmp_path, plan=TWO_CHANNELS, layout=layout)
+
+
+def test_errors_of_a_dataset_are_not_hidden_by_those_of_patient_folders(tmp_path):
+    names(tmp_path / "imagesTr", "x_0000.nii.gz", "x_0001.nii.gz", "y_0001.nii.gz")
+    (tmp_path / "dataset.json").write_text('{"channel_names": {"0": "T1", "1": "T2"}}')
+    with pytest.raises(MissingFileError, match="case y has no T1 image"):
+        find(tmp_path, plan=TWO_CHANNELS)
 
 
 def test_prediction_needs_no_mask(tmp_path):
@@ -421,28 +444,19 @@ def test_other_channels_and_classes_are_noted(tmp_path):
     assert "has the classes background (0), lung (1), but the run predicts" in notes[1]
 
 
-def test_numbered_channels_form_one_case(tmp_path):
-    folder = names(tmp_path, *(f"{c}_000{n}.nii.gz" for c in "xy" for n in (1, 0)))
-    assert find(folder, plan=TWO_CHANNELS) == {
-        "x": ["x_0000.nii.gz", "x_0001.nii.gz"],
-        "y": ["y_0000.nii.gz", "y_0001.nii.gz"],
-    }
-
-
-def test_a_single_numbered_channel_is_not_part_of_the_name(tmp_path):
-    folder = names(tmp_path, "x_0000.nii.gz", "y_0000.nii.gz")
-    assert list(find(folder)) == ["x", "y"]
-
-
-def test_one_file_may_hold_all_channels(tmp_path):
-    folder = names(tmp_path, "x_0000.png")
-    assert find(folder, plan=TWO_CHANNELS) == {"x": ["x_0000.png"]}
-
-
-@pytest.mark.parametrize("files", [("film_0000.png", "film_0001.png"), ("film_0007.png",)])
-def test_numbered_frames_are_cases_not_channels(tmp_path, files):
-    folder = names(tmp_path, *files)
-    assert list(find(folder)) == [file.removesuffix(".png") for file in files]
+@pytest.mark.parametrize(
+    ("files", "plan", "cases"),
+    [
+        (("x_0001.png", "x_0000.png"), TWO_CHANNELS, {"x": ["x_0000.png", "x_0001.png"]}),
+        (("x_0000.png",), TWO_CHANNELS, {"x": ["x_0000.png"]}),  # may hold all channels
+        (("x_0000.png", "y_0000.png"), PLAN, {"x": ["x_0000.png"], "y": ["y_0000.png"]}),
+        # frames
+        (("x_0000.png", "x_0001.png"), PLAN, {"x_0000": ["x_0000.png"], "x_0001": ["x_0001.png"]}),
+        (("x_0007.png",), PLAN, {"x_0007": ["x_0007.png"]}),
+    ],
+)
+def test_numbered_files_are_channels_if_their_numbers_fit(tmp_path, files, plan, cases):
+    assert find(names(tmp_path, *files), plan=plan) == cases
 
 
 def test_a_missing_channel_is_named(tmp_path):
@@ -464,13 +478,6 @@ def test_a_dataset_gives_its_test_cases(tmp_path):
     assert list(find(tmp_path)) == ["b"]
 
 
-def test_two_inputs_of_one_name_are_an_error(tmp_path):
-    names(tmp_path / "x", "a.nii.gz")
-    names(tmp_path / "y", "a.nii.gz")
-    with pytest.raises(InputError, match="two inputs are named 'a'"):
-        find(tmp_path / "x", tmp_path / "y")
-
-
 def test_channels_of_one_name_are_an_error_that_says_how_to_combine_them(tmp_path):
     t1, t2 = (names(tmp_path / channel, "a.nii.gz") for channel in ("T1", "T2"))
     layout = "T1/{case}.nii.gz + T2/{case}.nii.gz -> seg/{case}.nii.gz"
@@ -484,31 +491,23 @@ def test_channels_of_one_name_are_an_error_that_says_how_to_combine_them(tmp_pat
     assert find(tmp_path, plan=TWO_CHANNELS, layout=layout) == {"a": ["a.nii.gz", "a.nii.gz"]}
 
 
-def test_a_missing_input_is_named(tmp_path):
-    with pytest.raises(MissingFileError, match=r"gone\.nii\.gz does not exist"):
-        find(tmp_path / "gone.nii.gz")
-
-
-def test_an_unknown_format_is_an_error(tmp_path):
-    names(tmp_path, "notes.txt")
-    with pytest.raises(InputError, match=r"notes\.txt has an unknown image format"):
-        find(tmp_path / "notes.txt")
-
-
-def test_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(InputError, match=r"is empty\. Pass a folder"):
-        find(names(tmp_path / "empty"))
-
-
-def test_one_channel_in_two_formats_is_an_error(tmp_path):
-    folder = names(tmp_path, "x_0000.nii.gz", "x_0000.npy")
-    with pytest.raises(InputError, match="two inputs are named 'x_0000'"):
-        find(folder)
-
-
-def test_no_input_is_an_error():
-    with pytest.raises(InputError, match="nothing to predict"):
-        find()
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], "nothing to predict"),
+        (["gone.nii.gz"], r"gone\.nii\.gz does not exist"),
+        (["notes.txt"], r"notes\.txt has an unknown image format"),
+        (["empty"], r"is empty\. Pass a folder"),
+        (["x", "y"], "two inputs are named 'a'.*folder above if it has one folder per patient"),
+        (["z"], "two inputs are named 'x_0000'"),
+    ],
+)
+def test_unusable_inputs_are_named(tmp_path, inputs, message):
+    for file in ("notes.txt", "x/a.nii.gz", "y/a.nii.gz", "z/x_0000.nii.gz", "z/x_0000.npy"):
+        names((tmp_path / file).parent, Path(file).name)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises((InputError, MissingFileError), match=message):
+        find(*(tmp_path / one for one in inputs))
 
 
 @pytest.mark.parametrize(
@@ -533,7 +532,4 @@ def test_out_of_memory_is_reported_and_the_remaining_scans_are_predicted(tmp_pat
     with pytest.raises(InputError, match=r"1 of 3 image.*\[b\] out of memory"):
         predict([tmp_path], PLAN, tmp_path / "out", network=fails_once)
     assert calls
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.nii.gz")) == [
-        "a.nii.gz",
-        "c.nii.gz",
-    ]
+    assert sorted(p.name for p in (tmp_path / "out").glob("*.nii.gz")) == ["a.nii.gz", "c.nii.gz"]

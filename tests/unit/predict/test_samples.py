@@ -31,18 +31,11 @@ from segpl.predict.samples import (
     sample_seed,
     shift,
 )
-from segpl.predict.sampling_choice import (
-    choose_sampling,
-    samplers_for,
-    sampling_note,
-)
+from segpl.predict.sampling_choice import choose_sampling, samplers_for, sampling_note
 from segpl.predict.window import predict_windows
 
 PLAN = replace(
-    PICTURES,
-    classes={"background": 0, "organ": 1},
-    patch=(16, 16),
-    strides=((2, 2), (2, 2)),
+    PICTURES, classes={"background": 0, "organ": 1}, patch=(16, 16), strides=((2, 2), (2, 2))
 )
 THREE = replace(PLAN, classes={"background": 0, "organ": 1, "vessel": 2})
 IMAGE = torch.randn(1, 28, 20, generator=torch.Generator().manual_seed(0))
@@ -123,10 +116,7 @@ class TestEveryWay:
     @every_way
     def test_the_window_batch_does_not_change_the_draws(self, way):
         one, four = (
-            arrays(
-                sampler_for(way),
-                whole=lambda *a, size=size: windows(*a, window_batch=size),
-            )
+            arrays(sampler_for(way), whole=lambda *a, size=size: windows(*a, window_batch=size))
             for size in (1, 4)
         )
         assert np.allclose(one, four, atol=1e-4)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import nibabel
@@ -9,12 +10,7 @@ import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
 from PIL import Image
 
 from segpl.data.readers import grid_difference, read_image, read_label
-from segpl.predict.writers import (
-    output_name,
-    probabilities_name,
-    write_labels,
-    write_probabilities,
-)
+from segpl.predict.writers import output_name, probabilities_name, write_labels, write_probabilities
 
 ROTATED = np.array([[0, 0.3, -2.9, 7], [-0.9, 0, 0, -11], [0, 0.8, 1.1, 3], [0, 0, 0, 1]])
 
@@ -98,6 +94,19 @@ def test_nifti_2_stays_nifti_2(tmp_path):
     like = make_nifti(tmp_path / "image.nii.gz", kind=nibabel.Nifti2Image)
     write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
     assert isinstance(nibabel.load(tmp_path / "labels.nii.gz"), nibabel.Nifti2Image)
+
+
+@pytest.mark.parametrize("size", [13, 7])  # of the header extension; the second is impossible
+def test_odd_header_extensions_print_nothing(tmp_path, monkeypatch, size):
+    raw = make_nifti(tmp_path / "x.nii").read_bytes()
+    start, extension = np.float32(365).tobytes(), np.array([size, 6], "<i4").tobytes() + b"hello"
+    header = raw[:108] + start + raw[112:348] + b"\1\0\0\0"
+    (tmp_path / "x.nii").write_bytes(header + extension + raw[352:])
+    printed = []
+    monkeypatch.setattr(logging.Logger, "handle", lambda _, record: printed.append(record))
+    write_labels(tmp_path / "out.nii", asymmetric(), tmp_path / "x.nii")
+    assert (read_label(tmp_path / "out.nii").array == asymmetric()).all()
+    assert not printed
 
 
 def test_an_uncompressed_nii_gz_is_read(tmp_path):

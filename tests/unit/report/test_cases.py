@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import nibabel
 import numpy as np
@@ -12,6 +13,7 @@ from tiny import ORGAN_PLAN
 
 from segpl.errors import InputError
 from segpl.evaluate.scores import Score
+from segpl.report.page import cases as page_cases
 from segpl.report.page.cases import MAX_ENTROPY, RunCases, calibrations, channel_note
 from segpl.report.page.slices import MaskArrays
 from segpl.report.run_record import RunRecord
@@ -44,6 +46,14 @@ def run(tmp_path) -> RunRecord:
 def masks(run: RunRecord) -> MaskArrays:
     cases = RunCases(run)
     return cases.mask_arrays("t0", cases.case_arrays("t0").grid)
+
+
+def test_a_folder_is_listed_once_for_all_cases(run, monkeypatch):
+    listing = Mock(wraps=page_cases.image_files)
+    monkeypatch.setattr(page_cases, "image_files", listing)
+    cases = RunCases(run)
+    assert [cases.find("predictions", name=f"t{n}") is not None for n in range(3)] == [1, 0, 0]
+    listing.assert_called_once()
 
 
 def test_number_without_a_class_is_rejected(run):

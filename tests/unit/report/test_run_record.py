@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from segpl.cli.main import main
 from segpl.data.manifest import Manifest, PredictedCase, write_manifest
 from segpl.data.split import Split
 from segpl.data.summary import Calibration, CaseSummary, ClassSummary, shifted
@@ -16,6 +18,7 @@ from segpl.evaluate.fold_scores import FoldScore
 from segpl.evaluate.scores import Score, write_scores
 from segpl.report.collection import collect_runs
 from segpl.report.page.report import write_report
+from segpl.report.run_record import RunSummary
 from segpl.report.sections.scores import methods_table
 from segpl.settings import resolve
 
@@ -54,7 +57,7 @@ def test_record_contains_the_files_of_the_run(tmp_path):
         *("a", "segpl", 3, 12.5, 1024),
     )
     assert run.by_case("dice") == {"t0": 0.5, "t1": 0.7}
-    assert (run.parameters, run.changed) == (1234, ("train.steps", "train.seed"))
+    assert run.summary == RunSummary(1234, ("train.steps", "train.seed"))
     assert run.settings["train.steps"] == 4
 
 
@@ -194,6 +197,22 @@ def test_scores_older_than_the_weights_are_marked(tmp_path):
     os.utime(run / "scores.csv", (1, 1))
     assert "scores may be outdated: checkpoints/last.safetensors is newer" in problems(run)
     assert collect_runs([run]).runs[0].by_case("dice") == {"t0": 0.5}
+
+
+def test_scores_older_than_a_label_are_named(tmp_path, capsys):
+    run = make_run(tmp_path, "a", t0=0.5, t1=0.6)
+    for folder, name in product(("images", "labels"), ("t0", "t1", "unscored")):
+        path = tmp_path / "data" / folder / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (1, 1))
+    assert "outdated" not in problems(run)
+    for name in ("t1", "unscored"):
+        os.utime(tmp_path / "data" / "labels" / f"{name}.png", (2**32, 2**32))
+    main(["report", str(run), "--out", str(tmp_path / "page.html")])
+    note = "scores may be outdated: they are older than the labels of t1. Score again with"
+    assert note in capsys.readouterr().err
+    assert note in (tmp_path / "page.html").read_text()
 
 
 def test_newer_scores_override_older_ones(tmp_path):

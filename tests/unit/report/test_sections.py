@@ -35,6 +35,7 @@ from segpl.report.page.report import (
     warnings_of,
 )
 from segpl.report.page.slices import View, class_layer
+from segpl.report.run_record import RunSummary
 from segpl.report.sections.answer import answer, answers
 from segpl.report.sections.predictions import predictions_section
 from segpl.report.sections.repeat import (
@@ -75,7 +76,11 @@ class TestGrouping:
     def test_tables_mark_a_reconstructed_method(self):
         runs = [
             make_record(
-                "self-loop", 0, [0.5], settings={"method.alpha": alpha}, is_reconstruction=True
+                "self-loop",
+                0,
+                [0.5],
+                settings={"method.alpha": alpha},
+                summary=RunSummary(reconstruction=True),
             )
             for alpha in (0.1, 1.0)
         ]
@@ -184,10 +189,8 @@ class TestScores:
         assert [row[0] for row in table.rows] == ["supervised", "segpl"]
         assert table.columns[:2] == ["method", "Dice"]
         assert table.bold == {(1, 1)}
-
-    def test_highest_mean_alone_is_not_bold(self):
-        runs = make_record("supervised", 0, BASE), make_record("segpl", 0, BASE + NOISE)
-        assert methods_table(collect(*runs)).bold == frozenset()
+        higher = make_record("segpl", 0, BASE + NOISE)  # by chance
+        assert methods_table(collect(runs[0], higher)).bold == frozenset()
 
     def test_all_tables_have_the_same_order_of_methods(self):
         runs = [make_record(name, 0, BASE + x) for name, x in (("cps", 0.1), ("supervised", 0.2))]
@@ -309,10 +312,7 @@ class TestTraining:
     def test_validation_dice_joins_the_log_at_its_steps(self):
         rows = [ValidationRow(step, "a", "x", dice, dice) for step, dice in ((4, 0.7), (5, 0.8))]
         log = {"step": [2.0, 4.0], "total": [1.0, 0.5]}
-        joined = log_of(
-            make_record("segpl", log=log)
-            and replace(make_record("segpl", log=log), validation=rows)
-        )
+        joined = log_of(replace(make_record("segpl", log=log), validation=rows))
         assert joined["step"] == [2.0, 4.0, 5.0]
         np.testing.assert_equal(joined[VALIDATION_DICE], [np.nan, 0.7, 0.8])
         np.testing.assert_equal(joined["total"], [1.0, 0.5, np.nan])
@@ -457,10 +457,8 @@ class TestPage:
             make_record("segpl", dataset="/x/heart"),
             make_record("segpl", dataset="/x/demo/data"),
         )
-        assert [title_of(collect(run)) for run in runs] == [
-            "1 method on heart",
-            "1 method on demo/data",
-        ]
+        titles = [title_of(collect(run)) for run in runs]
+        assert titles == ["1 method on heart", "1 method on demo/data"]
 
     @pytest.mark.parametrize("layers", [("errors",), ("prediction", "uncertainty")])
     def test_only_layers_that_are_shown_have_a_legend(self, layers):
@@ -506,10 +504,7 @@ class TestPage:
         ]
         assert [
             (head, list(names)) for head, names in class_legends(collect(*runs), "prediction")
-        ] == [
-            ("prediction of a", ["vessel"]),
-            ("prediction of b", ["gland"]),
-        ]
+        ] == [("prediction of a", ["vessel"]), ("prediction of b", ["gland"])]
 
     def test_the_legend_has_the_colors_of_the_overlays_for_any_number_of_classes(self):
         classes = {str(number): number for number in range(20)}

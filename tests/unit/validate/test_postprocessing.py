@@ -10,11 +10,7 @@ from tiny import PICTURES
 from segpl.data.cache import Volume
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
-from segpl.evaluate.postprocessing_file import (
-    ComponentEffect,
-    LabelComponents,
-    read_postprocessing,
-)
+from segpl.evaluate.postprocessing_file import ComponentEffect, LabelComponents, read_postprocessing
 from segpl.validate.postprocessing import (
     component_effects,
     label_components,

@@ -15,6 +15,7 @@ from segpl.data.case import AND, ARROW, Case, Dataset
 from segpl.data.layouts.base import (
     TEST_FOLDERS,
     UNLABELED_FOLDERS,
+    bare_stem,
     class_numbers,
     has_label_word,
     merge_parts,
@@ -218,6 +219,10 @@ class Patterns:
                 f"the label patterns in '{self.text}' do not name the classes. Use one pattern "
                 "per structure, as in '{case}/liver.nii.gz + {case}/spleen.nii.gz'."
             )
+        bare = [bare_stem(name) for name in names]  # Liver in Segmentation-Liver-label
+        is_distinct = len({"background", "ignore", *bare}) == len(bare) + 2
+        if is_distinct and not any(map(str.isdigit, bare)):
+            names = bare
         named = (f"class-{name}" if name.isdigit() else name for name in names)
         numbers = {name: number for number, name in enumerate(named, start=1)}
         return class_numbers({"background": 0, **numbers}, root)

@@ -72,7 +72,7 @@ def compare_costs(results: PaperResults, out: Path, device: str) -> Part:
             own = [
                 f"{fmean(run.seconds for run in found):.0f}",
                 f"{flops[found[0].path.name]:.2f}",
-                f"{found[0].parameters / 1000:.2f}",
+                f"{found[0].summary.parameters / 1000:.2f}",
             ]
         theirs = [f"{printed[0]:.0f}", f"{printed[1]:.2f}", f"{printed[2]:.2f}"]
         cells = [cell for pair in zip(own, theirs, strict=True) for cell in pair]

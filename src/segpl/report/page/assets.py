@@ -13,23 +13,11 @@ from segpl.report.sections.section import Section
 from segpl.report.tables import Table
 
 PRINT_DPI = 200
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "²": r"$^2$",
-    "<": r"$<$",
-    ">": r"$>$",
-    "…": r"\dots{}",
-}
+LATEX = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "²": r"$^2$", "<": r"$<$", ">": r"$>$", "…": r"\dots{}"}
+)
 
 
 def write_assets(folder: Path, sections: Sequence[Section]) -> None:
@@ -79,14 +67,12 @@ def as_latex(table: Table) -> str:
     ]
     for index, row in enumerate(table.rows):
         cells = [
-            rf"\textbf{{{escape_latex(cell)}}}"
-            if (index, column) in table.bold
-            else escape_latex(cell)
-            for column, cell in enumerate(row)
+            rf"\textbf{{{cell}}}" if (index, column) in table.bold else cell
+            for column, cell in enumerate(map(escape_latex, row))
         ]
         lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
 
 
 def escape_latex(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in " ".join(text.split()))
+    return " ".join(text.split()).translate(LATEX)

@@ -47,6 +47,7 @@ class RunCases:
 
     def __init__(self, run: RunRecord) -> None:
         self.run = run
+        self.files: dict[str, dict[str, Path]] = {}  # folder -> stem -> path
 
     @cached_property
     def names(self) -> list[str]:
@@ -78,10 +79,12 @@ class RunCases:
 
     def find(self, *folders: str, name: str) -> Path | None:
         """The first file of this name in folders of the run, in any format."""
-        for folder in (self.run.path / each for each in folders):
-            for path in image_files(folder):
-                if stem_of(path) == name:
-                    return path
+        for folder in folders:
+            if folder not in self.files:  # a folder may have thousands of files
+                listed = reversed(image_files(self.run.path / folder))
+                self.files[folder] = {stem_of(path): path for path in listed}
+            if path := self.files[folder].get(name):
+                return path
         return None
 
     def images(self, name: str) -> Sequence[Path]:
@@ -101,12 +104,11 @@ class RunCases:
         if case is None or case.label is None:
             raise MissingFileError(f"case {name} has no label in {self.run.dataset}.")
         label = with_axes_of(read_case_label(case, self.plan.dims), grid)
-        return self.indices(label, case.label)
+        return self.indices(label, case.label), label.grid
 
-    def indices(self, found: Label, path: Path) -> tuple[AnyArray, Grid]:
+    def indices(self, found: Label, path: Path) -> AnyArray:
         """The numbers in a file as indices of the plan's classes."""
-        plan = self.plan
-        return class_indices(found.array, plan.classes, plan.ignore, str(path)), found.grid
+        return class_indices(found.array, self.plan.classes, self.plan.ignore, str(path))
 
     def case_arrays(self, name: str) -> CaseArrays:
         """The image and, of a scored case, the label if the dataset has it."""
@@ -126,11 +128,10 @@ class RunCases:
         path = self.find(*MASK_FOLDERS, name=name)
         if path is None:
             raise MissingFileError(f"{self.run.name} has no prediction of case {name}.")
-        prediction, own = self.indices(read_label(path, self.plan.dims), path)
-        require_grid(name, "prediction", own, grid)
-        return MaskArrays(
-            np.where(prediction == IGNORE, 0, prediction), self.uncertainty(name, grid.shape)
-        )
+        label = read_label(path, self.plan.dims)
+        require_grid(name, "prediction", label.grid, grid)
+        found = self.indices(label, path)
+        return MaskArrays(np.where(found == IGNORE, 0, found), self.uncertainty(name, grid.shape))
 
     def uncertainty(self, name: str, shape: tuple[int, ...]) -> AnyArray | None:
         """Entropy relative to its maximum, for the most uncertain class; None without a file."""
@@ -202,22 +203,18 @@ def case_requests(found: RunCollection) -> tuple[list[CaseRequest], str]:
 
 def scored_requests(dataset: str, runs: Sequence[RunCases]) -> list[CaseRequest]:
     order = cases_by_score([cases.run for cases in runs])
-    dice = {
-        (run.name, name): value
-        for run in (cases.run for cases in runs)
-        for name, value in run.by_case("dice").items()
+    captions = {
+        (cases, name): f"Dice {value:.3f}"
+        for cases in runs
+        for name, value in cases.run.by_case("dice").items()
         if math.isfinite(value)
     }
-    scored = {name for _, name in dice}
+    scored = {name for _, name in captions}
     ranks = typical_cases([name for name in order if name in scored])
     requests = []
     for name in order:
-        own = [cases for cases in runs if name in cases.names]
         title = f"{ranks[name]}: {name}" if name in ranks else name
-        masks = []
-        for cases in own:
-            value = dice.get((cases.run.name, name))
-            masks.append((cases, "" if value is None else f"Dice {value:.3f}"))
+        masks = [(one, captions.get((one, name), "")) for one in runs if name in one.names]
         requests.append(case_request(dataset, name, title, masks, is_featured=name in ranks))
     return requests
 

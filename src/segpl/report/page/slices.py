@@ -239,9 +239,8 @@ def _sheet(
     for index, place in enumerate(places):
         picture = Image.fromarray(np.ascontiguousarray(stack[place]).astype(np.uint8))
         row, column = divmod(index, across)
-        sheet[row * height : (row + 1) * height, column * width : (column + 1) * width] = (
-            np.asarray(picture.resize((width, height), method))
-        )
+        tile = sheet[row * height :, column * width :][:height, :width]
+        tile[:] = np.asarray(picture.resize((width, height), method))
     return sheet
 
 
@@ -254,14 +253,10 @@ def jpeg_url(sheet: NDArray[np.uint8], quality: int = JPEG_QUALITY) -> str:
 def palette_url(sheet: NDArray[np.uint8], colors: Sequence[tuple[str, float]]) -> str:
     """A PNG with a palette: 0 is transparent, every other index has its color and opacity."""
     picture = Image.frombytes("P", sheet.shape[::-1], sheet.tobytes())
-    table = [0, 0, 0]
-    opacities = [0]
-    for color, opacity in colors:
-        table += ImageColor.getrgb(color)
-        opacities.append(round(255 * opacity))
-    picture.putpalette(table)
+    picture.putpalette([0, 0, 0, *(part for name, _ in colors for part in ImageColor.getrgb(name))])
+    opacities = bytes([0, *(round(255 * opacity) for _, opacity in colors)])
     buffer = io.BytesIO()
-    picture.save(buffer, "png", transparency=bytes(opacities))
+    picture.save(buffer, "png", transparency=opacities)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 

@@ -20,7 +20,7 @@ from segpl.evaluate.uncertainty import (
     reliability,
 )
 from segpl.report.comparison import seed_means, significantly_best
-from segpl.report.figures import INK, draw_line, legend_below, make_plain, panel
+from segpl.report.figures import INK, PANEL, draw_line, legend_below, panel
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.tables import Table, mean_and_std
 
@@ -118,7 +118,7 @@ def calibration_table(found: Calibrations) -> Table:
 
 
 def reliability_figure(found: Calibrations, places: Mapping[str, int]) -> Figure:
-    figure, axes = panel(extra_height=0.6)
+    figure, axes = panel(x="probability", y="frequency", height=PANEL[1] + 0.6)
     axes.plot([0, 1], [0, 1], color=INK, alpha=0.35, linewidth=1, linestyle="--")
     for label, seeds in found.items():
         cases = [case.reliability for seed in seeds.values() for case in seed.values()]
@@ -130,7 +130,6 @@ def reliability_figure(found: Calibrations, places: Mapping[str, int]) -> Figure
             for name in ("probability", "frequency")
         )
         draw_line(axes, x, y, places[label], label, linewidth=1.6, marker="o", markersize=3.5)
-    make_plain(axes, x="probability", y="frequency")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     legend_below(axes)
@@ -138,12 +137,11 @@ def reliability_figure(found: Calibrations, places: Mapping[str, int]) -> Figure
 
 
 def retention_figure(found: Calibrations, places: Mapping[str, int]) -> Figure:
-    figure, axes = panel(extra_height=0.6)
+    figure, axes = panel(x="retained (%)", y="error (%)", height=PANEL[1] + 0.6)
     for label, seeds in found.items():
         curves = [case.retention for seed in seeds.values() for case in seed.values()]
         error = 100 * np.mean([curve.error for curve in curves], axis=0)
         draw_line(axes, 100 * curves[0].retained, error, places[label], label, linewidth=1.6)
-    make_plain(axes, x="retained (%)", y="error (%)")
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
     legend_below(axes)

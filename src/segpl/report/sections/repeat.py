@@ -56,7 +56,9 @@ def train_command(run: RunRecord) -> str:
 
 def settings_table(found: RunCollection) -> Table:
     """One column per method; all values where its runs differ, for example in the seed."""
-    names = sorted({name for run in found.runs for name in run.changed} - set(IN_DATA_TABLE))
+    names = sorted(
+        {name for run in found.runs for name in run.summary.changed} - set(IN_DATA_TABLE)
+    )
 
     def values(label: str, name: str) -> str:
         known = [str(run.settings[name]) for run in found.of(label) if name in run.settings]

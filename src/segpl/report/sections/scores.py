@@ -16,7 +16,7 @@ from segpl.evaluate.scores import empty_note
 from segpl.evaluate.statistics import case_means
 from segpl.report.collection import RunCollection
 from segpl.report.comparison import significantly_best
-from segpl.report.figures import INK, PANEL, make_plain, run_color, safe_name
+from segpl.report.figures import INK, panel, run_color, safe_name
 from segpl.report.sections.answer import estimates
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.tables import Table, interval, mean_and_std, mean_of, metric_title, number
@@ -175,8 +175,7 @@ def box_figure(found: RunCollection, metric: str, unit: str) -> Figure:
         label: list(case_means(found.scores(label, metric)).values()) for label in found.labels
     }
     values = {label: each for label, each in values.items() if each}
-    figure = Figure(figsize=(PANEL[0], 0.9 + 0.45 * len(values)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = panel(x=metric_title(metric, unit), height=0.9 + 0.45 * len(values))
     jitter = np.random.default_rng(0)
     thin = {"color": INK, "linewidth": 0.9}
     for place, (label, each) in enumerate(values.items()):
@@ -194,7 +193,6 @@ def box_figure(found: RunCollection, metric: str, unit: str) -> Figure:
         )
         heights = place + jitter.uniform(-0.18, 0.18, len(each))
         axes.plot(each, heights, "o", color=color, markersize=4, alpha=0.75, markeredgewidth=0)
-    make_plain(axes, x=metric_title(metric, unit))
     axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.8)
     axes.grid(visible=False, axis="y")
     axes.set_yticks(range(len(values)), labels=[safe_name(label) for label in values])

@@ -103,7 +103,7 @@ def cost_section(found: RunCollection) -> Section:
             1000 * run.seconds / steps for run in runs if (steps := run.settings["train.steps"])
         ]
         peaks = [run.peak_bytes / GIB for run in runs if run.peak_bytes > 0]
-        weights = max(run.parameters for run in runs)
+        weights = max(run.summary.parameters for run in runs)
         rows.append(
             [
                 label,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from segpl.data.masks import in_areas
 from segpl.evaluate.statistics import BlandAltman, bland_altman, case_means
 from segpl.report.collection import RunCollection
-from segpl.report.figures import INK, make_plain, panel, run_color
+from segpl.report.figures import INK, panel, run_color
 from segpl.report.run_record import RunRecord
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.tables import Table, interval, number
@@ -109,7 +109,7 @@ def difference_figure(
     found: BlandAltman, limits: tuple[float, float] | None, color: str, *, x: str, y: str
 ) -> Figure:
     """A Bland-Altman plot with the titles `x` and `y`; `limits` are those of its y axis."""
-    figure, axes = panel()
+    figure, axes = panel(x=x, y=y)
     axes.axhline(0, color=INK, alpha=0.3, linewidth=0.8)
     for name, value, dash in (
         ("bias", found.bias, "-"),
@@ -138,5 +138,4 @@ def difference_figure(
     )
     if limits:
         axes.set_ylim(limits)
-    make_plain(axes, x=x, y=y)
     return figure
