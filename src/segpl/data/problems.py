@@ -18,6 +18,7 @@ MOST_UNNAMED_CHANNELS = 8  # a file with more may be a time series
 OUTLIER = 3.0  # times the median spacing or field of view
 FREE_BORDER = 0.1  # fraction of the outermost voxels that the foreground usually stays below
 FEWEST_USUAL = 3  # labels to compare one with
+FEWEST_EDGES = 5  # numbers that only one label has, between the others, if it was interpolated
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 SHOWN_COPIES = 3  # pairs of identical images listed in a message
 
@@ -90,12 +91,17 @@ def dataset_problems(
 ) -> Iterator[Problem]:
     """Labels whose numbers cannot be right, and labels and images that differ from the others."""
     number_problems = _number_problems if dataset.classes is None else _unknown_number_problems
+    found = list(prints.values())
     yield from number_problems(dataset, voxels)
     yield from _foreground_problems(dataset, classes, voxels)
     known = [case for case in cases if case.name in prints]
     yield from meaning_problems((case, prints[case.name].meanings) for case in known)
-    found = list(prints.values())
-    for check in (_inverted_problems, _masklike_problems, _copy_problems, _outlier_problems):
+    for check in (
+        _inverted_problems,
+        _masklike_problems,
+        _copy_problems,
+        _outlier_problems,
+    ):
         yield from check(dataset, found)
 
 
@@ -113,13 +119,29 @@ def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
     elif len(masks) > 2:
         labels = Counter(number for numbers in masks for number in numbers)
         for case, numbers in found.items():
-            for number in sorted(number for number in numbers if labels[number] == 1):
+            lone = sorted(number for number in numbers if labels[number] == 1)
+            if _are_interpolated(lone, voxels[case], max(numbers - set(lone), default=0)):
+                some = name_some(map(str, lone), SHOWN_NUMBERS)
+                what = f"the label looks interpolated: {len(lone)} numbers between its classes "
+                what += f"occur in no other label, such as {some}"
+                remedy = "Resample the original label with nearest-neighbor interpolation. If "
+                remedy += "these are classes, name them in labels.json."
+                yield Problem(case, what, remedy)
+                continue
+            for number in lone:
                 where = f"only in this label ({count_noun(voxels[case][number], 'time')})"
                 what = f"the number {number} occurs {where} and becomes a class"
                 yield warning(case, what, "Correct the label if this is a mistake.")
     if len(together) > MOST_CLASSES:
         remedy = 'Name the classes in labels.json, for example {"labels": {"tumor": 1}}.'
         yield Problem("", f"the labels contain {len(together)} different numbers", remedy)
+
+
+def _are_interpolated(lone: Sequence[int], counts: Mapping[int, int], largest: int) -> bool:
+    """Whether the numbers that only this label has are the edges between its classes."""
+    edges = sum(counts[number] for number in lone)
+    others = sum(counts.values()) - counts.get(0, 0) - edges
+    return len(lone) >= FEWEST_EDGES and lone[-1] < largest and edges < others / 4
 
 
 def _not_classes(case: str, numbers: Sequence[int]) -> Problem:

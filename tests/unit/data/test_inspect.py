@@ -218,6 +218,24 @@ class TestClasses:
         assert (problem.case, problem.fatal) == ("stray", False)
         assert "the number 7 occurs only in this label (90 times)" in problem.what
 
+    def test_an_interpolated_label_is_one_error(self, empty):
+        """Numbers between 0, 80 and 160 that no other label has."""
+        for name in "ab":
+            empty.add(name, label=mask(80, 160, 160))
+        edges = mask(80, 160, 160)
+        edges[0, 0, :6] = [10, 30, 50, 70, 90, 120]
+        empty.add("edges", label=edges)
+        (problem,) = empty.inspect().problems
+        assert (problem.case, problem.fatal) == ("edges", True)
+        assert "looks interpolated: 6 numbers between its classes" in problem.what
+        assert "such as 10, 30, 50, 70, 90 and 1 more" in problem.what
+
+    def test_a_label_with_more_organs_is_not_interpolated(self, folder):
+        folder.add("b", label=mask(1, 7))
+        folder.add("more", label=mask(1, 2, 3, 4, 5, 6, 7))
+        found = folder.inspect().problems
+        assert {problem.fatal for problem in found} == {False}
+
     @pytest.mark.parametrize("numbers", [(1, 2, 253, 255), (3, 2_000_000_000)])
     def test_numbers_unlike_classes_are_an_error(self, folder, numbers):
         label = mask().astype(np.int32)
