@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ FEWEST_USUAL = 3  # labels to compare one with
 FEWEST_EDGES = 5  # numbers that only one label has, between the others, if it was interpolated
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 SHOWN_COPIES = 3  # pairs of identical images listed in a message
+SHOWN_CASES = 5  # cases listed in a message
+SAME_SIZE = 1.5  # times the size of the left of a structure that the right may have
+
+AIR = (-1100, -900)  # lowest value of most CT scans, in Hounsfield units
+CT_OFFSET = 1024  # stored value of water if the rescale intercept is missing
 
 SAME_PALETTE = (
     "Save all masks with the same palette, or as gray images whose values are the class numbers."
@@ -100,6 +106,7 @@ def dataset_problems(
         _inverted_problems,
         _masklike_problems,
         _copy_problems,
+        _offset_problems,
         _outlier_problems,
     ):
         yield from check(dataset, found)
@@ -270,6 +277,35 @@ def _has_two_values(channel: ChannelStatistics) -> bool:
     return len(ends) == 2 and {channel.low, channel.median, channel.high} <= ends
 
 
+def _offset_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
+    """CT scans whose values start at 0 instead of -1000: the rescale intercept is missing."""
+    minima = {item.case: item.channels[0].minimum for item in prints if len(item.channels) == 1}
+    usual = [value for value in minima.values() if AIR[0] <= value <= AIR[1]]
+    shifted = [
+        case for case, value in minima.items() if usual and AIR[0] <= value - CT_OFFSET <= AIR[1]
+    ]
+    if shifted:
+        what = f"the values of {name_some(shifted, SHOWN_CASES)} start near 0, but those of "
+        what += f"{count_noun(len(usual), 'other case')} near {median(usual):g}, as in CT"
+        remedy = "If these are CT scans, their rescale intercept is missing. Convert them to "
+        remedy += "Hounsfield units, often by subtracting 1024."
+        yield warning("", what, remedy)
+
+
+def _lost_spacings(prints: Sequence[Fingerprint]) -> list[str]:
+    """Cases of exactly 1 x 1 x 1 mm whose number of voxels is that of coarser or finer scans."""
+    lost = [item for item in prints if item.orientation and set(item.spacing) == {1}]
+    others = [item for item in prints if item.orientation and set(item.spacing) != {1}]
+    if not lost or len(lost) > len(others) + 1 or len(others) < 2:
+        return []
+    middle = [median(along) for along in zip(*(item.spacing for item in others), strict=True)]
+    voxels, usual = (median(math.prod(i.shape) for i in part) for part in (lost, others))
+    size = abs(math.log(math.prod(middle)))
+    # a true spacing of 1 mm would have more or fewer voxels
+    is_same_grid = abs(math.log(voxels / usual)) < size / 2
+    return [item.case for item in lost] if size > math.log(SAME_SIZE) and is_same_grid else []
+
+
 def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
     """Unusual channels, and cases whose spacing or field of view differs from the others."""
     if not prints:
@@ -291,6 +327,12 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
     # axes are stored in different orders; those of 2D images stay unchanged
     has_order = all(item.orientation and len(item.shape) == 3 for item in prints)
     ordered = [reorient_fingerprint(item, "RAS" if has_order else None) for item in prints]
+    if lost := _lost_spacings(ordered):
+        what = f"the spacing of {name_some(lost, SHOWN_CASES)} is exactly 1 x 1 x 1 mm, unlike "
+        what += "that of the other cases, which have about as many voxels"
+        remedy = "If it was lost in a conversion, correct it: all images are resampled to one "
+        yield warning("", what, f"{remedy}spacing.")
+        return
     spacings = {item.case: item.spacing for item in ordered}
     extents = {
         item.case: tuple(n * size for n, size in zip(item.shape, item.spacing, strict=True))

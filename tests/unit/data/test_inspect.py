@@ -507,6 +507,37 @@ class TestFiles:
         found = problems(folder.inspect(), "thin", fatal=False)
         assert "the field of view 8 x 9 x 2 mm is far from the median 8 x 9 x 10 mm" in found
 
+    def test_lost_spacing_is_one_warning(self, empty):
+        for name, spacing in {"a": 1.0, "b": 2.5, "c": 1.0, "d": 2.5}.items():
+            empty.add(name, label=mask(1), spacing=spacing)
+        (problem,) = empty.inspect().problems
+        assert (problem.case, problem.fatal) == ("", False)
+        assert "the spacing of a, c is exactly 1 x 1 x 1 mm" in problem.what
+
+    def test_scans_of_1_mm_with_more_voxels_keep_their_spacing(self, empty):
+        """The same field of view in finer voxels."""
+        for name, spacing in {"a": 1.0, "b": 2.0, "c": 2.0}.items():
+            shape = [int(side * 2 / spacing) for side in SHAPE]
+            empty.add(name, scan(len(name), *shape), spacing=spacing)
+        assert not [one for one in empty.inspect().problems if "spacing" in one.what]
+
+    def test_ct_without_its_intercept_is_a_warning(self, empty):
+        for number, name in enumerate("abcd"):
+            values = scan(number) - 1000
+            values.flat[0] = -1024
+            empty.add(name, values + (1024 if name in "bd" else 0), mask(1))
+        (problem,) = empty.inspect().problems
+        assert (problem.case, problem.fatal) == ("", False)
+        assert "the values of b, d start near 0, but those of 2 other cases" in problem.what
+
+    @pytest.mark.parametrize("lowest", [-2048, -150])
+    def test_padded_or_cropped_ct_has_its_intercept(self, empty, lowest):
+        for number, start in enumerate((-1024, -1024, lowest)):
+            values = scan(number)
+            values.flat[0] = start
+            empty.add(str(number), values, mask(1))
+        assert not empty.inspect().problems
+
     def test_every_problem_of_every_case_is_found_and_has_a_remedy(self, folder):
         broken = scan()
         broken[0, 0, 0] = np.nan
