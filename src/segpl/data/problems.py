@@ -22,6 +22,7 @@ FEWEST_USUAL = 3  # labels to compare one with
 FEWEST_EDGES = 5  # numbers that only one label has, between the others, if it was interpolated
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 SHOWN_COPIES = 3  # pairs of identical images listed in a message
+FEWEST_SLICES = 3  # with foreground, in a label of which only some slices were drawn
 SHOWN_CASES = 5  # cases listed in a message
 SAME_SIZE = 1.5  # times the size of the left of a structure that the right may have
 
@@ -104,6 +105,7 @@ def dataset_problems(
     yield from meaning_problems((case, prints[case.name].meanings) for case in known)
     for check in (
         _inverted_problems,
+        _sparse_problems,
         _masklike_problems,
         _copy_problems,
         _offset_problems,
@@ -240,6 +242,27 @@ def _inverted_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Itera
             what += "image and reaches its border everywhere, unlike in other labels"
             remedy = "If foreground and background are swapped, invert the label."
             yield warning(item.case, what, remedy)
+
+
+def _sparse_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
+    """Labels of volumes in which a few slices were drawn and the others left empty."""
+    labels = [
+        item
+        for item in prints
+        if len(item.shape) == 3 and foreground_numbers(dataset, item.voxels or {})
+    ]
+    # slices between those drawn may already be ignored
+    sparse = [
+        item
+        for item in labels
+        if item.lone_slices >= FEWEST_SLICES and dataset.ignore not in (item.voxels or {})
+    ]
+    if len(sparse) > len(labels) / 2:
+        what = f"in {len(sparse)} of {count_noun(len(labels), 'label')}, the foreground appears "
+        what += "only on single slices with empty slices between them"
+        remedy = "Training would learn that the empty slices are background. If they were not "
+        remedy += "labeled, mark their voxels with a class named ignore."
+        yield warning("", what, remedy)
 
 
 def _masklike_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:

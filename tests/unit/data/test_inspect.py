@@ -582,3 +582,24 @@ def test_unchanged_predicted_masks_are_no_labels(empty, digest):
     assert "remove predictions.json" in problem.remedy
     (empty.root / "predictions.json").write_text("[]")  # of another program
     assert not empty.inspect().problems
+
+
+class TestSparseLabels:
+    WHAT = "foreground appears only on single slices"
+
+    def test_labels_on_some_slices_are_a_warning(self, empty):
+        for name in "abc":
+            empty.add(name, label=mask(0, 1, 0, 1, 0, 0, 1))
+        empty.add("full", label=mask(1, 1, 1))
+        assert f"in 3 of 4 labels, the {self.WHAT}" in problems(empty.inspect(), "", fatal=False)
+
+    def test_ignored_slices_between_them_are_right(self, empty):
+        for name in "abc":
+            empty.add(name, label=mask(2, 1, 2, 1, 2, 2, 1, 2))
+        assert not empty.inspect(classes=NAMED, ignore=2).problems
+
+    @pytest.mark.parametrize("numbers", [(0, 1, 0, 1), (0, 1, 1, 0, 1, 0, 1)])
+    def test_a_few_lesions_and_thin_stacks_are_right(self, empty, numbers):
+        for name in "abc":
+            empty.add(name, label=mask(*numbers))
+        assert not empty.inspect().problems
