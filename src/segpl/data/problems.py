@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
@@ -99,6 +100,7 @@ def dataset_problems(
     """Labels whose numbers cannot be right, and labels and images that differ from the others."""
     number_problems = _number_problems if dataset.classes is None else _unknown_number_problems
     found = list(prints.values())
+    yield from _side_problems(dataset, classes, found)  # first: training shows only one
     yield from number_problems(dataset, voxels)
     yield from _foreground_problems(dataset, classes, voxels)
     known = [case for case in cases if case.name in prints]
@@ -112,6 +114,59 @@ def dataset_problems(
         _outlier_problems,
     ):
         yield from check(dataset, found)
+
+
+def _side_problems(
+    dataset: Dataset, classes: dict[str, int], prints: Sequence[Fingerprint]
+) -> Iterator[Problem]:
+    """Unnamed classes that seem to be the left and right of one structure, which a mirror swaps."""
+    is_mirrored = all(item.orientation or len(item.shape) == 2 for item in prints)
+    if dataset.classes is not None or len(classes) > MOST_CLASSES or not is_mirrored:
+        return
+    pairs: list[tuple[int, int]] = []
+    for pair in combinations(sorted(set(classes.values()) - {0}), 2):
+        labels = [item for item in prints if item.positions.keys() >= set(pair)]
+        orders = {_left_to_right(item, *pair) for item in labels}
+        if len(labels) > 1 and len(orders) == 1:
+            alike = sum(_are_mirrored(item, *pair) for item in labels)
+            pairs += orders if alike > len(labels) / 2 else ()
+    if pairs:
+        left, right = pairs[0]
+        more = f" (and {count_noun(len(pairs) - 1, 'more pair')})" if pairs[1:] else ""
+        yield warning(
+            "",
+            f"classes {left} and {right}{more} seem to be the left and right of a structure: they "
+            "have similar sizes and are side by side in all labels, but have no names. Training "
+            "mirrors the images, so it would mix them up",
+            f'Name them in labels.json, for example {{"left lung": {left}, "right lung": {right}}}'
+            ", to switch mirroring off, or give them other names if they are no such pair.",
+        )
+
+
+def _left_right_axis(item: Fingerprint) -> tuple[int, str]:
+    """The axis from left to right and its direction; columns in pictures."""
+    ends = enumerate(item.orientation or "")
+    return next(((axis, end) for axis, end in ends if end in "LR"), (1, "R"))
+
+
+def _left_to_right(item: Fingerprint, first: int, second: int) -> tuple[int, int]:
+    """Two numbers, the one on the left first."""
+    axis, end = _left_right_axis(item)
+    is_first_lower = item.positions[first][axis][0] < item.positions[second][axis][0]
+    return (first, second) if is_first_lower == (end == "R") else (second, first)
+
+
+def _are_mirrored(item: Fingerprint, first: int, second: int) -> bool:
+    """Whether two numbers are side by side, with similar size and extent."""
+    counts, (side, _) = item.voxels or {}, _left_right_axis(item)
+    ratios = [counts[first] / counts[second]]
+    for axis, along in enumerate(zip(item.positions[first], item.positions[second], strict=True)):
+        (mean, spread), (other_mean, other_spread) = along
+        ratios.append(spread / other_spread)
+        distance = abs(mean - other_mean) / (spread + other_spread)
+        if distance < 1 if axis == side else distance > 0.5:
+            return False
+    return all(1 / SAME_SIZE < ratio < SAME_SIZE for ratio in ratios)
 
 
 def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:

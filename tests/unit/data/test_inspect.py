@@ -584,6 +584,71 @@ def test_unchanged_predicted_masks_are_no_labels(empty, digest):
     assert not empty.inspect().problems
 
 
+class TestSides:
+    """Class 1 fills a block on the left, class 2 its mirror image on the right."""
+
+    def add(self, folder: Folder, *, second=(5, 7), mirrored=False) -> None:
+        label = np.zeros((10, 9, 10), np.uint8)
+        label[1:3, 2:5, 3:6] = 1
+        label[second[0] : second[1], 2:5, 3:6] = 2
+        label = label[::-1] if mirrored else label
+        folder.add(str(len(folder.cases)), scan(len(folder.cases), 10, 9, 10), label)
+
+    def test_unnamed_left_and_right_are_a_warning(self, empty):
+        self.add(empty)
+        self.add(empty, second=(6, 8))
+        (problem,) = empty.inspect().problems
+        assert (problem.case, problem.fatal) == ("", False)
+        assert "classes 1 and 2 seem to be the left and right of a structure" in problem.what
+        assert '{"left lung": 1, "right lung": 2}' in problem.remedy
+
+    def test_the_stored_direction_of_the_axis_does_not_matter(self, empty):
+        """The second scan stores the right side first."""
+        for mirrored in (False, True):
+            self.add(empty, mirrored=mirrored)
+        for path in (empty.cases[1].images[0], empty.cases[1].label):
+            values = np.asarray(nibabel.load(path).dataobj).copy()  # not mapped to the file
+            nibabel.save(nibabel.Nifti1Image(values, np.diag([-1.0, 1, 1, 1])), path)
+        assert "left and right" in problems(empty.inspect(), "", fatal=False)
+
+    def test_left_and_right_in_pictures_are_a_warning(self, tmp_path):
+        label = np.zeros((20, 30), np.uint8)
+        label[5:15, 3:10], label[5:15, 20:27] = 1, 2
+        cases = []
+        for number in range(2):
+            PIL.Image.fromarray(scan(number, 20, 30).astype(np.uint8)).save(
+                tmp_path / f"{number}.png"
+            )
+            PIL.Image.fromarray(label).save(tmp_path / f"label-{number}.png")
+            images = (tmp_path / f"{number}.png",)
+            cases.append(Case(str(number), images, tmp_path / f"label-{number}.png"))
+        found = inspect(Dataset(tmp_path, "folders", tuple(cases)), read_labels_of=["0", "1"])
+        assert "left and right" in problems(found, "", fatal=False)
+
+    @pytest.mark.parametrize("second", [(3, 4), (5, 10)])
+    def test_classes_of_other_sizes_are_not_sides(self, empty, second):
+        for _ in range(2):
+            self.add(empty, second=second)
+        assert not empty.inspect().problems
+
+    def test_classes_in_no_fixed_order_are_not_sides(self, empty):
+        for mirrored in (False, True):
+            self.add(empty, mirrored=mirrored)
+        assert not empty.inspect().problems
+
+    def test_one_behind_the_other_is_not_a_side(self, empty):
+        label = np.zeros(SHAPE, np.uint8)
+        label[2:5, 1:4, 2:6], label[3:6, 5:8, 2:6] = 1, 2
+        for name in "ab":
+            empty.add(name, label=label)
+        assert not empty.inspect().problems
+
+    def test_named_classes_are_not_reported(self, empty):
+        for _ in range(2):
+            self.add(empty)
+        assert not empty.inspect(classes={"background": 0, "a": 1, "b": 2}).problems
+
+
 class TestSparseLabels:
     WHAT = "foreground appears only on single slices"
 
