@@ -230,11 +230,17 @@ class TestClasses:
         assert "looks interpolated: 6 numbers between its classes" in problem.what
         assert "such as 10, 30, 50, 70, 90 and 1 more" in problem.what
 
-    def test_a_label_with_more_organs_is_not_interpolated(self, folder):
-        folder.add("b", label=mask(1, 7))
-        folder.add("more", label=mask(1, 2, 3, 4, 5, 6, 7))
+    @pytest.mark.parametrize(("size", "highest"), [(90, 6), (1, 8)])
+    def test_a_label_with_more_organs_is_not_interpolated(self, folder, size, highest):
+        """Either large organs, or not only between the numbers of the others."""
+        folder.add("b", label=mask(1, 7, 7))
+        more = mask(1, 7, 7)
+        for place, number in enumerate((2, 3, 4, 5, highest)):
+            more[3 + place].flat[:size] = number
+        folder.add("more", label=more)
         found = folder.inspect().problems
-        assert {problem.fatal for problem in found} == {False}
+        assert [problem.case for problem in found] == ["more"] * 5
+        assert not any(problem.fatal for problem in found)
 
     @pytest.mark.parametrize("numbers", [(1, 2, 253, 255), (3, 2_000_000_000)])
     def test_numbers_unlike_classes_are_an_error(self, folder, numbers):
