@@ -19,7 +19,7 @@ from segpl.data.fingerprint import Fingerprint
 from segpl.data.inspect import Inspection, inspect
 from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
 from segpl.data.problems import Problem, warning
-from segpl.data.split import SplitSettings, make_split
+from segpl.data.split import SplitSettings, make_split, subject_notes
 from segpl.errors import UserError, count_noun, in_voxels, name_some
 
 MOST_CASES = 20  # maximum number of cases whose problems are listed
@@ -82,7 +82,8 @@ def planning_problems(inspection: Inspection) -> list[Problem]:
         return []
     problems: list[Problem] = []
     try:
-        make_split(dataset, SplitSettings())
+        split = make_split(dataset, SplitSettings())
+        problems += [warning("", note.rstrip("."), "") for note in subject_notes(split, dataset)]
         training_only = replace(inspection, fingerprints=prints)
         plan, finer = (derive_plan(training_only, computer) for computer in COMPUTERS)
         for item in prints.values():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import and_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +46,14 @@ class Fingerprint:
     meanings: dict[int, str] = field(default_factory=dict)
     checksum: int = 0  # of all voxels in their order in memory: equal for copies of a file
     border: float = 0.0  # fraction of the outermost voxels that are foreground
+    # number in the label -> mean and standard deviation of its position along each stored axis
+    positions: dict[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    lone_slices: int = 0  # slices with foreground along an axis, if no two of them are adjacent
 
 
 def fingerprint(case: str, image: Image, label: Label | None, ignore: int | None) -> Fingerprint:
     fits = label is not None and label.array.shape == image.grid.shape
+    profiles = slice_counts(label.array) if label else []
     mask = foreground_mask(label.array, ignore) if label else None
     return Fingerprint(
         case,
@@ -60,6 +67,8 @@ def fingerprint(case: str, image: Image, label: Label | None, ignore: int | None
         label.meanings if label else {},
         checksum(image.array),
         0.0 if mask is None else border_share(mask),
+        mean_positions(profiles),
+        max((lone_slices(along, ignore) for along in profiles), default=0),
     )
 
 
@@ -152,3 +161,39 @@ def _count_runs(label: NDArray[np.int32]) -> dict[int, int]:
     """Runs of each number along the first axis."""
     starts = label[1:][label[1:] != label[:-1]]  # (N,)
     return count_numbers(np.concatenate([label[0].reshape(-1), starts]))
+
+
+Profile = list[dict[int, int]]  # voxels of each number in every slice along an axis
+
+
+def slice_counts(label: NDArray[np.int32]) -> list[Profile]:
+    """The profile of a label along each axis."""
+    box = bounding_box(label)
+    found: list[Profile] = []
+    for axis, used in enumerate(box):
+        parts = np.moveaxis(label[box], axis, 0)
+        found.append([{} for _ in range(used.start or 0)] + [count_numbers(part) for part in parts])
+    return found
+
+
+def mean_positions(profiles: Sequence[Profile]) -> dict[int, tuple[tuple[float, float], ...]]:
+    """Mean and standard deviation of the position of each nonzero number along each axis."""
+    found: dict[int, tuple[tuple[float, float], ...]] = {}
+    for along in profiles:
+        sums: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+        for place, part in enumerate(along):
+            for number in part.keys() - {0}:
+                for power, total in enumerate(sums[number]):
+                    sums[number][power] = total + part[number] * place**power
+        for number, (count, first, second) in sums.items():
+            mean = first / count
+            # a voxel has an extent, too
+            spread = math.sqrt(second / count - mean**2 + 1 / 12)
+            found[number] = (*found.get(number, ()), (mean, spread))
+    return found
+
+
+def lone_slices(along: Profile, ignore: int | None) -> int:
+    """How many slices have foreground, or 0 if two of them are adjacent."""
+    used = [bool(part.keys() - {0, ignore}) for part in along]
+    return 0 if any(map(and_, used, used[1:])) else sum(used)

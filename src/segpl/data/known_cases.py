@@ -19,7 +19,7 @@ from segpl.errors import StorageError, UserError
 from segpl.files import write_atomically
 from segpl.records import read_record
 
-FINGERPRINT_VERSION = 3  # increase it when the fingerprint of the same files changes
+FINGERPRINT_VERSION = 4  # increase it when the fingerprint of the same files changes
 
 
 class KnownCases:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
@@ -18,8 +20,15 @@ MOST_UNNAMED_CHANNELS = 8  # a file with more may be a time series
 OUTLIER = 3.0  # times the median spacing or field of view
 FREE_BORDER = 0.1  # fraction of the outermost voxels that the foreground usually stays below
 FEWEST_USUAL = 3  # labels to compare one with
+FEWEST_EDGES = 5  # numbers that only one label has, between the others, if it was interpolated
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 SHOWN_COPIES = 3  # pairs of identical images listed in a message
+FEWEST_SLICES = 3  # with foreground, in a label of which only some slices were drawn
+SHOWN_CASES = 5  # cases listed in a message
+SAME_SIZE = 1.5  # times the size of the left of a structure that the right may have
+
+AIR = (-1100, -900)  # lowest value of most CT scans, in Hounsfield units
+CT_OFFSET = 1024  # stored value of water if the rescale intercept is missing
 
 SAME_PALETTE = (
     "Save all masks with the same palette, or as gray images whose values are the class numbers."
@@ -90,13 +99,74 @@ def dataset_problems(
 ) -> Iterator[Problem]:
     """Labels whose numbers cannot be right, and labels and images that differ from the others."""
     number_problems = _number_problems if dataset.classes is None else _unknown_number_problems
+    found = list(prints.values())
+    yield from _side_problems(dataset, classes, found)  # first: training shows only one
     yield from number_problems(dataset, voxels)
     yield from _foreground_problems(dataset, classes, voxels)
     known = [case for case in cases if case.name in prints]
     yield from meaning_problems((case, prints[case.name].meanings) for case in known)
-    found = list(prints.values())
-    for check in (_inverted_problems, _masklike_problems, _copy_problems, _outlier_problems):
+    for check in (
+        _inverted_problems,
+        _sparse_problems,
+        _masklike_problems,
+        _copy_problems,
+        _offset_problems,
+        _outlier_problems,
+    ):
         yield from check(dataset, found)
+
+
+def _side_problems(
+    dataset: Dataset, classes: dict[str, int], prints: Sequence[Fingerprint]
+) -> Iterator[Problem]:
+    """Unnamed classes that seem to be the left and right of one structure, which a mirror swaps."""
+    is_mirrored = all(item.orientation or len(item.shape) == 2 for item in prints)
+    if dataset.classes is not None or len(classes) > MOST_CLASSES or not is_mirrored:
+        return
+    pairs: list[tuple[int, int]] = []
+    for pair in combinations(sorted(set(classes.values()) - {0}), 2):
+        labels = [item for item in prints if item.positions.keys() >= set(pair)]
+        orders = {_left_to_right(item, *pair) for item in labels}
+        if len(labels) > 1 and len(orders) == 1:
+            alike = sum(_are_mirrored(item, *pair) for item in labels)
+            pairs += orders if alike > len(labels) / 2 else ()
+    if pairs:
+        left, right = pairs[0]
+        more = f" (and {count_noun(len(pairs) - 1, 'more pair')})" if pairs[1:] else ""
+        yield warning(
+            "",
+            f"classes {left} and {right}{more} seem to be the left and right of a structure: they "
+            "have similar sizes and are side by side in all labels, but have no names. Training "
+            "mirrors the images, so it would mix them up",
+            f'Name them in labels.json, for example {{"left lung": {left}, "right lung": {right}}}'
+            ", to switch mirroring off, or give them other names if they are no such pair.",
+        )
+
+
+def _left_right_axis(item: Fingerprint) -> tuple[int, str]:
+    """The axis from left to right and its direction; columns in pictures."""
+    ends = enumerate(item.orientation or "")
+    return next(((axis, end) for axis, end in ends if end in "LR"), (1, "R"))
+
+
+def _left_to_right(item: Fingerprint, first: int, second: int) -> tuple[int, int]:
+    """Two numbers, the one on the left first."""
+    axis, end = _left_right_axis(item)
+    is_first_lower = item.positions[first][axis][0] < item.positions[second][axis][0]
+    return (first, second) if is_first_lower == (end == "R") else (second, first)
+
+
+def _are_mirrored(item: Fingerprint, first: int, second: int) -> bool:
+    """Whether two numbers are side by side, with similar size and extent."""
+    counts, (side, _) = item.voxels or {}, _left_right_axis(item)
+    ratios = [counts[first] / counts[second]]
+    for axis, along in enumerate(zip(item.positions[first], item.positions[second], strict=True)):
+        (mean, spread), (other_mean, other_spread) = along
+        ratios.append(spread / other_spread)
+        distance = abs(mean - other_mean) / (spread + other_spread)
+        if distance < 1 if axis == side else distance > 0.5:
+            return False
+    return all(1 / SAME_SIZE < ratio < SAME_SIZE for ratio in ratios)
 
 
 def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
@@ -113,13 +183,29 @@ def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
     elif len(masks) > 2:
         labels = Counter(number for numbers in masks for number in numbers)
         for case, numbers in found.items():
-            for number in sorted(number for number in numbers if labels[number] == 1):
+            lone = sorted(number for number in numbers if labels[number] == 1)
+            if _are_interpolated(lone, voxels[case], max(numbers - set(lone), default=0)):
+                some = name_some(map(str, lone), SHOWN_NUMBERS)
+                what = f"the label looks interpolated: {len(lone)} numbers between its classes "
+                what += f"occur in no other label, such as {some}"
+                remedy = "Resample the original label with nearest-neighbor interpolation. If "
+                remedy += "these are classes, name them in labels.json."
+                yield Problem(case, what, remedy)
+                continue
+            for number in lone:
                 where = f"only in this label ({count_noun(voxels[case][number], 'time')})"
                 what = f"the number {number} occurs {where} and becomes a class"
                 yield warning(case, what, "Correct the label if this is a mistake.")
     if len(together) > MOST_CLASSES:
         remedy = 'Name the classes in labels.json, for example {"labels": {"tumor": 1}}.'
         yield Problem("", f"the labels contain {len(together)} different numbers", remedy)
+
+
+def _are_interpolated(lone: Sequence[int], counts: Mapping[int, int], largest: int) -> bool:
+    """Whether the numbers that only this label has are the edges between its classes."""
+    edges = sum(counts[number] for number in lone)
+    others = sum(counts.values()) - counts.get(0, 0) - edges
+    return len(lone) >= FEWEST_EDGES and lone[-1] < largest and edges < others / 4
 
 
 def _not_classes(case: str, numbers: Sequence[int]) -> Problem:
@@ -213,6 +299,27 @@ def _inverted_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Itera
             yield warning(item.case, what, remedy)
 
 
+def _sparse_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
+    """Labels of volumes in which a few slices were drawn and the others left empty."""
+    labels = [
+        item
+        for item in prints
+        if len(item.shape) == 3 and foreground_numbers(dataset, item.voxels or {})
+    ]
+    # slices between those drawn may already be ignored
+    sparse = [
+        item
+        for item in labels
+        if item.lone_slices >= FEWEST_SLICES and dataset.ignore not in (item.voxels or {})
+    ]
+    if len(sparse) > len(labels) / 2:
+        what = f"in {len(sparse)} of {count_noun(len(labels), 'label')}, the foreground appears "
+        what += "only on single slices with empty slices between them"
+        remedy = "Training would learn that the empty slices are background. If they were not "
+        remedy += "labeled, mark their voxels with a class named ignore."
+        yield warning("", what, remedy)
+
+
 def _masklike_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
     """Unlabeled images with two values, as masks have, if no labeled image has only two."""
     masklike = [item for item in prints if all(map(_has_two_values, item.channels))]
@@ -248,6 +355,35 @@ def _has_two_values(channel: ChannelStatistics) -> bool:
     return len(ends) == 2 and {channel.low, channel.median, channel.high} <= ends
 
 
+def _offset_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
+    """CT scans whose values start at 0 instead of -1000: the rescale intercept is missing."""
+    minima = {item.case: item.channels[0].minimum for item in prints if len(item.channels) == 1}
+    usual = [value for value in minima.values() if AIR[0] <= value <= AIR[1]]
+    shifted = [
+        case for case, value in minima.items() if usual and AIR[0] <= value - CT_OFFSET <= AIR[1]
+    ]
+    if shifted:
+        what = f"the values of {name_some(shifted, SHOWN_CASES)} start near 0, but those of "
+        what += f"{count_noun(len(usual), 'other case')} near {median(usual):g}, as in CT"
+        remedy = "If these are CT scans, their rescale intercept is missing. Convert them to "
+        remedy += "Hounsfield units, often by subtracting 1024."
+        yield warning("", what, remedy)
+
+
+def _lost_spacings(prints: Sequence[Fingerprint]) -> list[str]:
+    """Cases of exactly 1 x 1 x 1 mm whose number of voxels is that of coarser or finer scans."""
+    lost = [item for item in prints if item.orientation and set(item.spacing) == {1}]
+    others = [item for item in prints if item.orientation and set(item.spacing) != {1}]
+    if not lost or len(lost) > len(others) + 1 or len(others) < 2:
+        return []
+    middle = [median(along) for along in zip(*(item.spacing for item in others), strict=True)]
+    voxels, usual = (median(math.prod(i.shape) for i in part) for part in (lost, others))
+    size = abs(math.log(math.prod(middle)))
+    # a true spacing of 1 mm would have more or fewer voxels
+    is_same_grid = abs(math.log(voxels / usual)) < size / 2
+    return [item.case for item in lost] if size > math.log(SAME_SIZE) and is_same_grid else []
+
+
 def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
     """Unusual channels, and cases whose spacing or field of view differs from the others."""
     if not prints:
@@ -269,6 +405,12 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
     # axes are stored in different orders; those of 2D images stay unchanged
     has_order = all(item.orientation and len(item.shape) == 3 for item in prints)
     ordered = [reorient_fingerprint(item, "RAS" if has_order else None) for item in prints]
+    if lost := _lost_spacings(ordered):
+        what = f"the spacing of {name_some(lost, SHOWN_CASES)} is exactly 1 x 1 x 1 mm, unlike "
+        what += "that of the other cases, which have about as many voxels"
+        remedy = "If it was lost in a conversion, correct it: all images are resampled to one "
+        yield warning("", what, f"{remedy}spacing.")
+        return
     spacings = {item.case: item.spacing for item in ordered}
     extents = {
         item.case: tuple(n * size for n, size in zip(item.shape, item.spacing, strict=True))

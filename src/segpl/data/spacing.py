@@ -21,7 +21,7 @@ SIMILAR = 1.05  # axes within this factor of the finest spacing are coarsened to
 
 
 def reorient_fingerprint(item: Fingerprint, orientation: str | None) -> Fingerprint:
-    """Permute everything that belongs to an axis to the order of `orientation`."""
+    """Permute shape, spacing and chords to the axes of `orientation`."""
     if orientation is None or item.orientation is None:
         return item
     axis_of = {letter: axis for axis, ends in enumerate(BODY_AXES) for letter in ends}

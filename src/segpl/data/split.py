@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -82,13 +82,6 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     validation, pool = take_subjects(pool, settings.validation)
     if settings.draw:
         pool = shuffled_by_subject(pool, f"{settings.seed}/{settings.draw}")
-    training = {case.subject for case in (*pool, *dataset.unlabeled)}
-    if shared := {case.subject for case in dataset.test} & training:
-        notes.append(
-            "The dataset's own test cases and the training cases share "
-            f"{count_noun(len(shared), 'subject')}, for example '{min(shared)}'. Scores on them "
-            "say little about new patients."
-        )
     unlabeled = outside_subjects(dataset.unlabeled, [*test, *validation])
     if left_out := len(dataset.unlabeled) - len(unlabeled):
         notes.append(f"Not used: {count_noun(left_out, 'unlabeled case')} of held-out subjects.")
@@ -116,8 +109,16 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     return replace(split, notes=(*split.notes, *subject_notes(split, dataset)))
 
 
-def subject_notes(split: Split, dataset: Dataset) -> list[str]:
-    """A note if names suggest that held-out and training cases are images of one subject."""
+def subject_notes(split: Split, dataset: Dataset) -> Iterator[str]:
+    """Notes if held-out and training cases are images of one subject, or seem to be."""
+    subject_of = {case.name: case.subject for case in dataset.cases}
+    training = {subject_of[name] for name in (*split.labeled, *split.unlabeled)}
+    if same := {case.subject for case in dataset.test} & training:
+        yield (
+            "The dataset's own test cases and the training cases share "
+            f"{count_noun(len(same), 'subject')}, for example '{min(same)}'. Scores on them "
+            "say little about new patients."
+        )
     unknown = {case.name for case in dataset.cases if case.subject == case.name}
 
     def numbered(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -128,13 +129,12 @@ def subject_notes(split: Split, dataset: Dataset) -> list[str]:
     trained = numbered([*split.labeled, *split.unlabeled])
     sizes = Counter(subject for subject, _ in (*held_out, *trained))
     shared = sorted(dict(held_out).keys() & dict(trained).keys())
-    if not shared or max(sizes.values()) > sizes.total() / 3:  # these are datasets or sites
-        return []
-    first = shared[0]
-    return [
-        f"'{dict(held_out)[first]}' is held out, but '{dict(trained)[first]}' is not. If such "
-        f"cases are of one subject, keep them together: --set data.subject='{NUMBERED}'"
-    ]
+    if shared and max(sizes.values()) <= sizes.total() / 3:  # otherwise, datasets or sites
+        first = shared[0]
+        yield (
+            f"'{dict(held_out)[first]}' is held out, but '{dict(trained)[first]}' is not. If such "
+            f"cases are of one subject, keep them together: --set data.subject='{NUMBERED}'"
+        )
 
 
 def check_counts(dataset: Dataset, settings: SplitSettings) -> None:

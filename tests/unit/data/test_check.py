@@ -106,6 +106,16 @@ class TestPage:
         assert (problem.case, problem.fatal) == ("p1_frame1", True)
         assert "0.5 x 0.5 x 2 mm, would be a single voxel. Correct the voxel" in problem.what
 
+    def test_subjects_in_training_and_test_are_a_warning(self):
+        found = inspection(labeled=4)
+        cases = found.dataset.cases
+        test = replace(cases[0], is_test=True, subject="p1")
+        cases = (test, replace(cases[1], subject="p1"), *cases[2:])
+        found = replace(found, dataset=replace(found.dataset, cases=cases))
+        (problem,) = planning_problems(found)
+        assert (problem.case, problem.fatal) == ("", False)
+        assert "training cases share 1 subject, for example 'p1'" in problem.what
+
     def test_a_case_too_large_for_the_finer_plan_of_a_gpu_is_an_error(self):
         """10^9 voxels at the stored spacing; on a CPU the plan is coarser."""
         found = inspection(labeled=4)

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy.ndimage import label as components
 
-from segpl.data.fingerprint import channel_statistics, mean_chords
+from segpl.data.fingerprint import (
+    channel_statistics,
+    lone_slices,
+    mean_chords,
+    mean_positions,
+    slice_counts,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +43,22 @@ def test_percentiles_of_large_images_do_not_miss_columns():
     image = np.zeros((600, 700, 4), np.float32)
     image[..., 3] = 9
     assert channel_statistics(image).high == 9
+
+
+def test_positions_agree_with_numpy():
+    """The mean, and the standard deviation of voxels of side 1."""
+    label = np.zeros((9, 8, 7), np.int32)
+    label[2:, 1:6, 3:] = np.random.default_rng(0).integers(0, 3, (7, 5, 4))
+    for number, along in mean_positions(slice_counts(label)).items():
+        for (mean, spread), places in zip(along, np.nonzero(label == number), strict=True):
+            assert mean == pytest.approx(places.mean())
+            assert spread == pytest.approx(np.sqrt(places.var() + 1 / 12))
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"), [([0, 1, 0, 0, 2, 3, 1, 0], 3), ([1, 1, 0, 2], 0), ([0, 3, 0], 0)]
+)
+def test_lone_slices_by_hand(column, expected):
+    """3 is ignored."""
+    (along,) = slice_counts(np.array(column, np.int32))
+    assert lone_slices(along, ignore=3) == expected

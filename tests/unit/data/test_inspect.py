@@ -218,6 +218,30 @@ class TestClasses:
         assert (problem.case, problem.fatal) == ("stray", False)
         assert "the number 7 occurs only in this label (90 times)" in problem.what
 
+    def test_an_interpolated_label_is_one_error(self, empty):
+        """Numbers between 0, 80 and 160 that no other label has."""
+        for name in "ab":
+            empty.add(name, label=mask(80, 160, 160))
+        edges = mask(80, 160, 160)
+        edges[0, 0, :6] = [10, 30, 50, 70, 90, 120]
+        empty.add("edges", label=edges)
+        (problem,) = empty.inspect().problems
+        assert (problem.case, problem.fatal) == ("edges", True)
+        assert "looks interpolated: 6 numbers between its classes" in problem.what
+        assert "such as 10, 30, 50, 70, 90 and 1 more" in problem.what
+
+    @pytest.mark.parametrize(("size", "highest"), [(90, 6), (1, 8)])
+    def test_a_label_with_more_organs_is_not_interpolated(self, folder, size, highest):
+        """Either large organs, or not only between the numbers of the others."""
+        folder.add("b", label=mask(1, 7, 7))
+        more = mask(1, 7, 7)
+        for place, number in enumerate((2, 3, 4, 5, highest)):
+            more[3 + place].flat[:size] = number
+        folder.add("more", label=more)
+        found = folder.inspect().problems
+        assert [problem.case for problem in found] == ["more"] * 5
+        assert not any(problem.fatal for problem in found)
+
     @pytest.mark.parametrize("numbers", [(1, 2, 253, 255), (3, 2_000_000_000)])
     def test_numbers_unlike_classes_are_an_error(self, folder, numbers):
         label = mask().astype(np.int32)
@@ -489,6 +513,37 @@ class TestFiles:
         found = problems(folder.inspect(), "thin", fatal=False)
         assert "the field of view 8 x 9 x 2 mm is far from the median 8 x 9 x 10 mm" in found
 
+    def test_lost_spacing_is_one_warning(self, empty):
+        for name, spacing in {"a": 1.0, "b": 2.5, "c": 1.0, "d": 2.5}.items():
+            empty.add(name, label=mask(1), spacing=spacing)
+        (problem,) = empty.inspect().problems
+        assert (problem.case, problem.fatal) == ("", False)
+        assert "the spacing of a, c is exactly 1 x 1 x 1 mm" in problem.what
+
+    def test_scans_of_1_mm_with_more_voxels_keep_their_spacing(self, empty):
+        """The same field of view in finer voxels."""
+        for name, spacing in {"a": 1.0, "b": 2.0, "c": 2.0}.items():
+            shape = [int(side * 2 / spacing) for side in SHAPE]
+            empty.add(name, scan(len(name), *shape), spacing=spacing)
+        assert not [one for one in empty.inspect().problems if "spacing" in one.what]
+
+    def test_ct_without_its_intercept_is_a_warning(self, empty):
+        for number, name in enumerate("abcd"):
+            values = scan(number) - 1000
+            values.flat[0] = -1024
+            empty.add(name, values + (1024 if name in "bd" else 0), mask(1))
+        (problem,) = empty.inspect().problems
+        assert (problem.case, problem.fatal) == ("", False)
+        assert "the values of b, d start near 0, but those of 2 other cases" in problem.what
+
+    @pytest.mark.parametrize("lowest", [-2048, -150])
+    def test_padded_or_cropped_ct_has_its_intercept(self, empty, lowest):
+        for number, start in enumerate((-1024, -1024, lowest)):
+            values = scan(number)
+            values.flat[0] = start
+            empty.add(str(number), values, mask(1))
+        assert not empty.inspect().problems
+
     def test_every_problem_of_every_case_is_found_and_has_a_remedy(self, folder):
         broken = scan()
         broken[0, 0, 0] = np.nan
@@ -533,3 +588,89 @@ def test_unchanged_predicted_masks_are_no_labels(empty, digest):
     assert "remove predictions.json" in problem.remedy
     (empty.root / "predictions.json").write_text("[]")  # of another program
     assert not empty.inspect().problems
+
+
+class TestSides:
+    """Class 1 fills a block on the left, class 2 its mirror image on the right."""
+
+    def add(self, folder: Folder, *, second=(5, 7), mirrored=False) -> None:
+        label = np.zeros((10, 9, 10), np.uint8)
+        label[1:3, 2:5, 3:6] = 1
+        label[second[0] : second[1], 2:5, 3:6] = 2
+        label = label[::-1] if mirrored else label
+        folder.add(str(len(folder.cases)), scan(len(folder.cases), 10, 9, 10), label)
+
+    def test_unnamed_left_and_right_are_a_warning(self, empty):
+        self.add(empty)
+        self.add(empty, second=(6, 8))
+        (problem,) = empty.inspect().problems
+        assert (problem.case, problem.fatal) == ("", False)
+        assert "classes 1 and 2 seem to be the left and right of a structure" in problem.what
+        assert '{"left lung": 1, "right lung": 2}' in problem.remedy
+
+    def test_the_stored_direction_of_the_axis_does_not_matter(self, empty):
+        """The second scan stores the right side first."""
+        for mirrored in (False, True):
+            self.add(empty, mirrored=mirrored)
+        for path in (empty.cases[1].images[0], empty.cases[1].label):
+            values = np.asarray(nibabel.load(path).dataobj).copy()  # not mapped to the file
+            nibabel.save(nibabel.Nifti1Image(values, np.diag([-1.0, 1, 1, 1])), path)
+        assert "left and right" in problems(empty.inspect(), "", fatal=False)
+
+    def test_left_and_right_in_pictures_are_a_warning(self, tmp_path):
+        label = np.zeros((20, 30), np.uint8)
+        label[5:15, 3:10], label[5:15, 20:27] = 1, 2
+        cases = []
+        for number in range(2):
+            PIL.Image.fromarray(scan(number, 20, 30).astype(np.uint8)).save(
+                tmp_path / f"{number}.png"
+            )
+            PIL.Image.fromarray(label).save(tmp_path / f"label-{number}.png")
+            images = (tmp_path / f"{number}.png",)
+            cases.append(Case(str(number), images, tmp_path / f"label-{number}.png"))
+        found = inspect(Dataset(tmp_path, "folders", tuple(cases)), read_labels_of=["0", "1"])
+        assert "left and right" in problems(found, "", fatal=False)
+
+    @pytest.mark.parametrize("second", [(3, 4), (5, 10)])
+    def test_classes_of_other_sizes_are_not_sides(self, empty, second):
+        for _ in range(2):
+            self.add(empty, second=second)
+        assert not empty.inspect().problems
+
+    def test_classes_in_no_fixed_order_are_not_sides(self, empty):
+        for mirrored in (False, True):
+            self.add(empty, mirrored=mirrored)
+        assert not empty.inspect().problems
+
+    def test_one_behind_the_other_is_not_a_side(self, empty):
+        label = np.zeros(SHAPE, np.uint8)
+        label[2:5, 1:4, 2:6], label[3:6, 5:8, 2:6] = 1, 2
+        for name in "ab":
+            empty.add(name, label=label)
+        assert not empty.inspect().problems
+
+    def test_named_classes_are_not_reported(self, empty):
+        for _ in range(2):
+            self.add(empty)
+        assert not empty.inspect(classes={"background": 0, "a": 1, "b": 2}).problems
+
+
+class TestSparseLabels:
+    WHAT = "foreground appears only on single slices"
+
+    def test_labels_on_some_slices_are_a_warning(self, empty):
+        for name in "abc":
+            empty.add(name, label=mask(0, 1, 0, 1, 0, 0, 1))
+        empty.add("full", label=mask(1, 1, 1))
+        assert f"in 3 of 4 labels, the {self.WHAT}" in problems(empty.inspect(), "", fatal=False)
+
+    def test_ignored_slices_between_them_are_right(self, empty):
+        for name in "abc":
+            empty.add(name, label=mask(2, 1, 2, 1, 2, 2, 1, 2))
+        assert not empty.inspect(classes=NAMED, ignore=2).problems
+
+    @pytest.mark.parametrize("numbers", [(0, 1, 0, 1), (0, 1, 1, 0, 1, 0, 1)])
+    def test_a_few_lesions_and_thin_stacks_are_right(self, empty, numbers):
+        for name in "abc":
+            empty.add(name, label=mask(*numbers))
+        assert not empty.inspect().problems
