@@ -16,6 +16,8 @@ from segpl.data.known_cases import KnownCases
 from segpl.data.layouts import read_dataset
 from segpl.data.manifest import Manifest, PredictedCase, mask_digest, write_manifest
 from segpl.data.problems import meaning_problems
+from segpl.data.readers import read_label
+from segpl.errors import UnusableFileError
 
 SHAPE = (8, 9, 10)
 NAMED = {"background": 0, "tumor": 1}
@@ -392,6 +394,14 @@ class TestMeanings:
                 f"but 2 in {tmp_path / 'a.seg.nrrd'}"
             )
             assert "same color table" in problem.remedy
+
+    def test_layers_of_slicer_segments_are_an_error_without_advice_for_channels(self, tmp_path):
+        sitk = pytest.importorskip("SimpleITK")
+        layers = sitk.GetImageFromArray(np.stack([mask(1), mask(0, 1)], -1), isVector=True)
+        sitk.WriteImage(layers, tmp_path / "a.seg.nrrd")
+        with pytest.raises(UnusableFileError, match=r"2 layers .*segments overlap") as caught:
+            read_label(tmp_path / "a.seg.nrrd", dims=3)
+        assert caught.value.remedy.endswith("export a label map from 3D Slicer.")
 
     @pytest.mark.parametrize(
         ("segments", "expected"),
