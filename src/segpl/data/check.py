@@ -28,8 +28,8 @@ COMPUTERS = [Resources(2**33, accelerated=accelerated) for accelerated in (False
 MOST_UNUSED = 5  # ignored files that are named
 ADD_LABELS = "Add labels for a few cases, or describe the names of their files with --layout."
 DICOM_LABELS = (
-    "The labels of series are DICOM-SEG or RTSTRUCT files, or volumes such as CASE.nii.gz in a "
-    "folder of --set data.labels=FOLDER."
+    "The labels of series are DICOM-SEG or RTSTRUCT files, or volumes such as CASE.nii.gz in "
+    "another folder, which `segpl train --set data.labels=FOLDER` reads and checks."
 )
 
 

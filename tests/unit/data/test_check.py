@@ -151,7 +151,9 @@ class TestPage:
     def test_missing_labels_of_dicom_series_come_with_the_kinds_of_labels(self):
         series = inspection(labeled=0)
         series = replace(series, dataset=replace(series.dataset, layout="dicom"))
-        assert "DICOM-SEG or RTSTRUCT files, or volumes" in text(series)
+        page = " ".join(text(series).split())
+        assert "DICOM-SEG or RTSTRUCT files, or volumes" in page
+        assert "which `segpl train --set data.labels=FOLDER` reads" in page
 
     def test_warning_does_not_prevent_training(self):
         found = inspection(Problem("u0", "the label is odd", "Look at it.", fatal=False))

@@ -59,9 +59,18 @@ class TestDetection:
         assert rejection(tmp_path).endswith(f"Did you mean {tmp_path / 'a/b'}?")
 
     def test_folder_of_labels_is_no_suggestion(self, tmp_path):
-        message = rejection(touch(tmp_path, "labels/a.nii.gz", "p1/1.dcm"))
+        touch(tmp_path, "labels/a.nii.gz", "p1/IM1", "p2/IM1")
+        for patient in ("p1", "p2"):
+            (tmp_path / patient / "IM1").write_bytes(bytes(128) + b"DICM")
+        message = rejection(tmp_path)
         assert "Did you mean" not in message
-        assert "move them out and train with --set data.labels=FOLDER" in message
+        assert "move them out and use `segpl train --set data.labels=FOLDER`" in message
+
+    def test_dicom_series_next_to_volumes_come_with_the_command_for_such_labels(self, tmp_path):
+        root = touch(tmp_path / "my data", "labels/a.nii.gz", "images/a/IM1")
+        (root / "images/a/IM1").write_bytes(bytes(128) + b"DICM")
+        command = f"`segpl train '{root}/images' --set 'data.labels={root}/labels'`"
+        assert command in rejection(root)
 
     def test_types_of_files_that_are_not_read_are_named(self, tmp_path):
         message = rejection(touch(tmp_path, "a/x.h5", "b/x.h5", "b/.x.h6", "train.list"))
