@@ -302,7 +302,8 @@ def load_training_volumes(
             load_volumes(hidden, plan, labeled=split.hidden, advance=advance),
         )
     found = [volume.meanings for volume in (*volumes.training, *volumes.validation)]
-    for problem in meaning_problems(zip((*inputs.cases, *validation), found, strict=True)):
+    meanings = zip((*inputs.cases, *validation), found, strict=True)
+    for problem in meaning_problems(meanings, plan.classes):
         raise InputError(f"case {problem.case}: {problem.what}. {problem.remedy}")
     return volumes
 

@@ -117,6 +117,25 @@ def test_the_colors_of_a_held_out_label_have_the_numbers_of_the_other_labels(tmp
         require_readable(inputs.dataset, inputs.split, quiet=True)
 
 
+def test_segments_of_held_out_labels_do_not_have_the_name_of_another_class(monkeypatch, tmp_path):
+    plan = replace(ORGAN_PLAN, classes={"background": 0, "liver": 1, "cyst": 2})
+    cases = tuple(Case(name, (), tmp_path / f"{name}.seg.nrrd") for name in "ab")
+    named = {"a": {1: "segment 'Liver'"}, "b": {1: "segment 'Cyst'"}}
+
+    def load(cases, *_, **__):
+        return [SimpleNamespace(meanings=named[case.name]) for case in cases]
+
+    monkeypatch.setattr(assembly, "load_volumes", load)
+    inputs = SimpleNamespace(
+        split=Split(("a",), (), ("b",), (), hidden=()),
+        plan=plan,
+        dataset=Dataset(tmp_path, "folders", cases),
+        cases=cases[:1],
+    )
+    with pytest.raises(InputError, match=r"case b: segment 'Cyst' is 1 in .*, but class 'cyst' is"):
+        load_training_volumes(resolve({}), inputs, quiet=True)
+
+
 @pytest.mark.parametrize("classes", [{"Background": 0, "prostate": 4}, None])
 def test_plan_with_other_class_names_is_rejected(tmp_path, classes):
     """Without names, those of the plan are used; the background has no name of its own."""

@@ -18,7 +18,7 @@ from segpl.data.case import Case, Dataset
 from segpl.data.fingerprint import Fingerprint
 from segpl.data.inspect import Inspection, inspect
 from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
-from segpl.data.problems import Problem, warning
+from segpl.data.problems import Problem, segment_name, warning
 from segpl.data.split import SplitSettings, make_split, subject_notes
 from segpl.errors import UserError, count_noun, in_voxels, name_some
 
@@ -28,8 +28,8 @@ COMPUTERS = [Resources(2**33, accelerated=accelerated) for accelerated in (False
 MOST_UNUSED = 5  # ignored files that are named
 ADD_LABELS = "Add labels for a few cases, or describe the names of their files with --layout."
 DICOM_LABELS = (
-    "The labels of series are DICOM-SEG or RTSTRUCT files, or volumes such as CASE.nii.gz in a "
-    "folder of --set data.labels=FOLDER."
+    "The labels of series are DICOM-SEG or RTSTRUCT files, or volumes such as CASE.nii.gz in "
+    "another folder, which `segpl train --set data.labels=FOLDER` reads and checks."
 )
 
 
@@ -214,9 +214,27 @@ def _naming_advice(inspection: Inspection) -> Iterator[RenderableType]:
     if inspection.dataset.classes is not None or not inspection.dataset.labeled:
         return
     path = inspection.dataset.root / "labels.json"
-    yield Text(f"The classes have no names. To name them, write {path} with your own names:")
-    example = json.dumps({"labels": inspection.classes}, ensure_ascii=False)
+    named = _agreed_names(inspection)
+    own = "the names of the segments" if named else "your own names"
+    yield Text(f"The classes have no names. To name them, write {path} with {own}:")
+    example = json.dumps({"labels": named or inspection.classes}, ensure_ascii=False)
     yield _whole_line(f"  {example}\n")
+
+
+def _agreed_names(inspection: Inspection) -> dict[str, int]:
+    """The classes with the names of their segments, if all labels name all of them alike."""
+    named = {"background": 0}
+    for number in inspection.classes.values():
+        found = {
+            segment_name(item.meanings.get(number, ""))
+            for item in inspection.fingerprints.values()
+            if item.voxels and item.voxels.get(number)
+        }
+        name = found.pop() if number and len(found) == 1 else ""
+        # these have another meaning in labels.json
+        if name and not name.isdecimal() and name.casefold() not in ("background", "ignore"):
+            named.setdefault(name, number)
+    return named if len(named) == len(inspection.classes) else {}
 
 
 def _percent(share: float) -> str:

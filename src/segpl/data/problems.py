@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ SAME_SEGMENTS = (
     "In every file, give the segments the same names in the same order, or export them as label "
     "maps with the same color table."
 )
+SEGMENT = re.compile(r"segment '(.*)'", re.DOTALL)
+FILLER = re.compile(r"seg(?:ment(?:ation)?)?s?|labels?|masks?|rois?|contours?|class|structure")
 Voxels = dict[str, dict[int, int]]  # case -> number in its label -> count
 
 
@@ -77,17 +80,41 @@ def constant_problems(case: Case, channels: Sequence[ChannelStatistics]) -> Iter
         yield warning(case.name, what, "Check whether it is the right file.")
 
 
-def meaning_problems(labels: Iterable[tuple[Case, Mapping[int, str]]]) -> Iterator[Problem]:
-    """Labels in which a color or name has another number than in an earlier label."""
+def meaning_problems(
+    labels: Iterable[tuple[Case, Mapping[int, str]]], classes: Mapping[str, int]
+) -> Iterator[Problem]:
+    """Labels in which a color or name has another number than in an earlier label or `classes`."""
     first: dict[str, tuple[int, Path | None]] = {}
+    named = {words: name for name in classes if (words := _words(name))}
+    own = {number: _words(name) for name, number in classes.items()}
     for case, meanings in labels:
         for number, meaning in meanings.items():
+            words = _words(segment_name(meaning))
+            name = named.get(words, "")
+            if name and words != own.get(number):
+                what = f"{meaning} is {number} in {case.label}, but class '{name}' is "
+                remedy = "Correct the number of the class, or the numbers or names of the segments."
+                yield Problem(case.name, f"{what}{classes[name]}", remedy)
+                break
             usual, path = first.setdefault(meaning.casefold(), (number, case.label))
             if number != usual and path != case.label:
                 what = f"{meaning} is {number} in {case.label}, but {usual} in {path}"
                 remedy = SAME_SEGMENTS if meaning.startswith("segment") else SAME_PALETTE
                 yield Problem(case.name, what, remedy)
                 break
+
+
+def segment_name(meaning: str) -> str:
+    """The name in the meaning of a number in a label of 3D Slicer; '' for a color."""
+    match = SEGMENT.fullmatch(meaning)
+    return match[1] if match else ""
+
+
+def _words(name: str) -> frozenset[str]:
+    """The words and numbers of a name without words such as 'mask'; none if all are numbers."""
+    words = re.findall(r"[^\W\d_]+|\d+", name.casefold())
+    found = frozenset(word for word in words if not FILLER.fullmatch(word))
+    return frozenset() if all(map(str.isdigit, found)) else found
 
 
 def dataset_problems(
@@ -104,7 +131,8 @@ def dataset_problems(
     yield from number_problems(dataset, voxels)
     yield from _foreground_problems(dataset, classes, voxels)
     known = [case for case in cases if case.name in prints]
-    yield from meaning_problems((case, prints[case.name].meanings) for case in known)
+    meanings = [(case, prints[case.name].meanings) for case in known]
+    yield from meaning_problems(meanings, dataset.classes or {})
     for check in (
         _inverted_problems,
         _sparse_problems,

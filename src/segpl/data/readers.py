@@ -131,6 +131,12 @@ def read_label(path: Path, dims: int | None = None) -> Label:
     with errors_naming(path):
         opened = _open([path], "label")
         grid, channels = _grid(path, opened, dims)
+        if channels != 1 and (opened.meanings or path.name.lower().endswith(".seg.nrrd")):
+            raise UnusableFileError(
+                f"{path} has {channels} layers because 3D Slicer segments overlap, but a voxel has "
+                "only one class",
+                "Remove the overlap, or export a label map from 3D Slicer.",
+            )
         if channels != 1:
             raise UnusableFileError(
                 f"{path} has {channels} channels {opened.shape}, but a label needs a single one",

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from segpl.data.case import Case, Dataset
 from segpl.data.layouts import read_dataset, read_label_folder, stated_layout
-from segpl.data.layouts.base import bare_stem, image_files, labels_by_stem, subfolder
+from segpl.data.layouts.base import (
+    bare_stem,
+    image_files,
+    labels_by_stem,
+    subfolder,
+    without_part,
+)
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.manifest import MANIFEST, Manifest, read_manifest
 from segpl.data.readers import (
@@ -185,5 +191,9 @@ def _mask_named(files: list[Path], names: tuple[str, ...]) -> Path | None:
     for name in names:
         if name in by_stem:
             return by_stem[name]
-    alike = [path for path in files if bare_stem(stem_of(path)) in map(bare_stem, names)]
-    return alike[0] if len(alike) == 1 else None
+    strips = (bare_stem, bare_stem), (bare_stem, without_part), (without_part, bare_stem)
+    for of_file, of_case in strips:  # the mask of test_1 is not that of train_1
+        alike = [path for path in files if of_file(stem_of(path)) in map(of_case, names)]
+        if alike:
+            return alike[0] if len(alike) == 1 else None
+    return None

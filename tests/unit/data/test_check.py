@@ -70,6 +70,27 @@ class TestPage:
         named = replace(found, dataset=replace(found.dataset, classes=found.classes))
         assert "labels.json" not in text(named)
 
+    @pytest.mark.parametrize(
+        ("segments", "expected"),
+        [
+            (({1: "liver", 2: "cyst"}, {1: "liver"}), '"liver": 1, "cyst": 2}'),
+            (({1: "liver", 2: "cyst"}, {1: "spleen"}), '"class-1": 1, "class-2": 2}'),
+            (({1: "liver", 2: "cyst"}, {1: ""}), '"class-1": 1, "class-2": 2}'),
+            (({1: "liver", 2: "liver"}, {1: "liver"}), '"class-1": 1, "class-2": 2}'),
+            (({1: "liver", 2: "7"}, {1: "liver"}), '"class-1": 1, "class-2": 2}'),
+        ],
+    )
+    def test_example_has_the_names_of_segments_if_all_labels_agree(self, segments, expected):
+        found = inspection()
+        prints = dict(found.fingerprints)
+        for case, names in zip(found.dataset.labeled, segments, strict=True):
+            meanings = {number: f"segment '{name}'" for number, name in names.items()}
+            voxels = {0: 90, **dict.fromkeys(names, 5)}
+            prints[case.name] = replace(prints[case.name], voxels=voxels, meanings=meanings)
+        classes = {"background": 0, "class-1": 1, "class-2": 2}
+        page = text(replace(found, classes=classes, fingerprints=prints))
+        assert '{"labels": {"background": 0, ' + expected in page
+
     @pytest.mark.parametrize("width", [120, 30])
     def test_good_dataset_ends_with_the_training_command_on_one_line(self, width):
         page = text(inspection(), width)
@@ -140,7 +161,9 @@ class TestPage:
     def test_missing_labels_of_dicom_series_come_with_the_kinds_of_labels(self):
         series = inspection(labeled=0)
         series = replace(series, dataset=replace(series.dataset, layout="dicom"))
-        assert "DICOM-SEG or RTSTRUCT files, or volumes" in text(series)
+        page = " ".join(text(series).split())
+        assert "DICOM-SEG or RTSTRUCT files, or volumes" in page
+        assert "which `segpl train --set data.labels=FOLDER` reads" in page
 
     def test_warning_does_not_prevent_training(self):
         found = inspection(Problem("u0", "the label is odd", "Look at it.", fatal=False))

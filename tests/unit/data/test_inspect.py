@@ -15,6 +15,9 @@ from segpl.data.inspect import Inspection, inspect
 from segpl.data.known_cases import KnownCases
 from segpl.data.layouts import read_dataset
 from segpl.data.manifest import Manifest, PredictedCase, mask_digest, write_manifest
+from segpl.data.problems import meaning_problems
+from segpl.data.readers import read_label
+from segpl.errors import UnusableFileError
 
 SHAPE = (8, 9, 10)
 NAMED = {"background": 0, "tumor": 1}
@@ -402,8 +405,12 @@ class TestMeanings:
             sitk.WriteImage(sitk.GetImageFromArray(scan(seed)), image)
             sitk.WriteImage(label, path)
             cases.append(Case(case, (image,), path))
-        found = inspect(Dataset(tmp_path, "folders", tuple(cases)), read_labels_of="ab").problems
+        dataset = Dataset(tmp_path, "folders", tuple(cases))
+        found = inspect(dataset, read_labels_of="ab").problems
         assert bool(found) == is_error
+        named = replace(dataset, classes={"background": 0, "anterior": 1, "posterior": 2})
+        swapped = inspect(named, read_labels_of="ab").problems
+        assert "but class 'posterior' is 2" in swapped[0].what
         for problem in found:
             assert (problem.case, problem.fatal) == ("b", True)
             assert problem.what == (
@@ -411,6 +418,34 @@ class TestMeanings:
                 f"but 2 in {tmp_path / 'a.seg.nrrd'}"
             )
             assert "same color table" in problem.remedy
+
+    def test_layers_of_slicer_segments_are_an_error_without_advice_for_channels(self, tmp_path):
+        sitk = pytest.importorskip("SimpleITK")
+        layers = sitk.GetImageFromArray(np.stack([mask(1), mask(0, 1)], -1), isVector=True)
+        sitk.WriteImage(layers, tmp_path / "a.seg.nrrd")
+        with pytest.raises(UnusableFileError, match=r"2 layers .*segments overlap") as caught:
+            read_label(tmp_path / "a.seg.nrrd", dims=3)
+        assert caught.value.remedy.endswith("export a label map from 3D Slicer.")
+
+    @pytest.mark.parametrize(
+        ("segments", "expected"),
+        [
+            (("Left kidney", "Cyst"), ""),
+            (("KIDNEY, left segment", "cyst_mask"), ""),
+            (("my own name", "another"), ""),
+            (("Segment_1", "Segment 1"), ""),
+            (("cyst", "Left kidney"), "segment 'cyst' is 1 in PATH, but class 'Cyst' is 2"),
+            (("Masse", "kidney_left"), "segment 'kidney_left' is 2 in PATH, but class 'Left kidne"),
+        ],
+    )
+    def test_segment_with_the_name_of_another_class_is_an_error(self, tmp_path, segments, expected):
+        path, classes = tmp_path / "a.seg.nrrd", {"background": 0, "Left kidney": 1, "Cyst": 2}
+        meanings = {n: f"segment '{name}'" for n, name in enumerate(segments, 1)}
+        found = list(meaning_problems([(Case("a", (), path), meanings)], classes))
+        assert len(found) == bool(expected)
+        for problem in found:
+            assert (problem.case, problem.fatal) == ("a", True)
+            assert problem.what.startswith(expected.replace("PATH", str(path)))
 
 
 class TestFiles:

@@ -59,9 +59,18 @@ class TestDetection:
         assert rejection(tmp_path).endswith(f"Did you mean {tmp_path / 'a/b'}?")
 
     def test_folder_of_labels_is_no_suggestion(self, tmp_path):
-        message = rejection(touch(tmp_path, "labels/a.nii.gz", "p1/1.dcm"))
+        touch(tmp_path, "labels/a.nii.gz", "p1/IM1", "p2/IM1")
+        for patient in ("p1", "p2"):
+            (tmp_path / patient / "IM1").write_bytes(bytes(128) + b"DICM")
+        message = rejection(tmp_path)
         assert "Did you mean" not in message
-        assert "move them out and train with --set data.labels=FOLDER" in message
+        assert "move them out and use `segpl train --set data.labels=FOLDER`" in message
+
+    def test_dicom_series_next_to_volumes_come_with_the_command_for_such_labels(self, tmp_path):
+        root = touch(tmp_path / "my data", "labels/a.nii.gz", "images/a/IM1")
+        (root / "images/a/IM1").write_bytes(bytes(128) + b"DICM")
+        command = f"`segpl train '{root}/images' --set 'data.labels={root}/labels'`"
+        assert command in rejection(root)
 
     def test_types_of_files_that_are_not_read_are_named(self, tmp_path):
         message = rejection(touch(tmp_path, "a/x.h5", "b/x.h5", "b/.x.h6", "train.list"))
@@ -147,6 +156,9 @@ class TestFolders:
             ("volume-7.nii", "segmentation-7.nii"),
             ("21_training.tif", "21_manual1.png"),
             ("ISIC_0001.jpg", "ISIC_0001_Segmentation.png"),
+            ("train_1.png", "1_gt.png"),
+            ("train1.png", "train1_mask.png"),
+            ("scan_01.png", "01.png"),
         ],
     )
     def test_words_for_image_and_label_do_not_prevent_pairing(self, tmp_path, image, label):
@@ -157,6 +169,28 @@ class TestFolders:
         touch(tmp_path, "images/a.png", "images/a_seg.png", "labels/a.png", "labels/a_seg.png")
         labels = [case.label.name for case in read_dataset(tmp_path).labeled]
         assert labels == ["a.png", "a_seg.png"]
+
+    def test_label_that_names_the_part_of_its_image_is_not_ambiguous(self, tmp_path):
+        touch(tmp_path, *(f"images/{part}_img_1.png" for part in ("train", "test", "scan")))
+        touch(tmp_path, "images/val_2.png", "images/3.png", "labels/val_3_mask.png")
+        touch(tmp_path, *(f"labels/{part}_mask_1.png" for part in ("train", "test")))
+        pairs = {case.name: case.label.name for case in read_dataset(tmp_path).labeled}
+        assert pairs == {
+            "test_img_1": "test_mask_1.png",
+            "train_img_1": "train_mask_1.png",
+            "3": "val_3_mask.png",
+        }
+
+    @pytest.mark.parametrize("parts", ["train test", "training test", "scan test", "val scans"])
+    def test_label_that_may_belong_to_images_of_two_parts_is_rejected(self, tmp_path, parts):
+        touch(tmp_path, "labels/01_gt.png", *(f"images/{part}_01.png" for part in parts.split()))
+        assert "cannot tell which image" in rejection(tmp_path)
+
+    def test_label_of_one_part_is_not_that_of_an_image_of_another(self, tmp_path):
+        touch(tmp_path, "images/train_1.png", "labels/test_1_gt.png")
+        assert "test_1_gt.png has no image of the same name" in rejection(tmp_path)
+        touch(tmp_path, "images/test_1.png", "labels/test_1.png")
+        assert "several kinds of files" in rejection(tmp_path)
 
     @pytest.mark.parametrize(
         ("files", "words"),
@@ -190,6 +224,12 @@ class TestFolders:
     def test_folder_beside_labels_may_contain_other_labels(self, tmp_path):
         touch(tmp_path, "images/a.png", "labels/a.png", "labels_old/a.png")
         assert read_dataset(tmp_path).labeled[0].label == tmp_path / "labels/a.png"
+
+    def test_labels_in_subfolders_may_name_the_image_without_its_part(self, tmp_path):
+        root = touch(tmp_path, "images/2_training.png", "labels/old/2_test_manual1.png")
+        assert not read_dataset(root, "folders").labeled
+        touch(root, "labels/old/2_manual1.png")
+        assert "2_manual1.png is named after it" in rejection(root, layout="folders")
 
     def test_labels_in_subfolders_are_rejected_if_a_case_has_no_other_label(self, tmp_path):
         root = touch(tmp_path, "images/a.png", "images/b.png", "labels/b.png", "labels/old/b.png")

@@ -344,6 +344,15 @@ def test_masks_that_cannot_form_a_label_are_rejected(tmp_path, labels, words):
         read_dataset(tmp_path, f"images/{{case}}.png -> {labels}")
 
 
+def test_asterisk_that_matches_no_file_is_rejected_because_there_are_no_wildcards(tmp_path):
+    touch(tmp_path, "a.png", "a_seg_AB.png")
+    for layout in ("{case}.png -> {case}_seg_*.png", "{case}*.png -> {case}_seg_AB.png"):
+        with pytest.raises(InputError, match="patterns have no wildcards"):
+            read_dataset(tmp_path, layout)
+    touch(tmp_path, "b_T2*.png", "b_T2*_seg.png")
+    assert len(read_dataset(tmp_path, "{case}_T2*.png -> {case}_T2*_seg.png").labeled) == 1
+
+
 def test_labeled_case_without_one_of_its_masks_is_named(tmp_path):
     touch(tmp_path, *each("p{n}/ct.png"), *each("p{n}/seg/liver.png"), "p1/seg/spleen.png")
     with pytest.raises(MissingFileError, match=r"case p0 has 1 mask, but none named '.*spleen"):

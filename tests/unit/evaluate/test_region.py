@@ -11,7 +11,7 @@ from test_scores import BINARY, picture
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.folders import evaluate_case, evaluate_folders
 from segpl.evaluate.metrics import METRICS
-from segpl.evaluate.pairing import pair_cases
+from segpl.evaluate.pairing import find_regions, pair_cases
 
 
 @pytest.fixture
@@ -72,6 +72,15 @@ def test_regions_are_matched_by_case_name(retina, tmp_path):
         picture(tmp_path / "elsewhere" / f"{case}_mask.png", np.ones((4, 6)))
     scores = evaluate_folders(retina / "masks", retina / "data", region=tmp_path / "elsewhere")
     assert {score.value for score in scores if score.metric == "dice"} == {8 / 16}
+
+
+def test_the_region_of_another_part_is_not_that_of_a_case(tmp_path):
+    region, labels = tmp_path / "fov", {"training_1": tmp_path / "labels" / "training_1.png"}
+    picture(region / "test_1_mask.png", np.ones((4, 6)))
+    with pytest.raises(MissingFileError, match="case training_1 has no region"):
+        find_regions(region, labels)
+    picture(region / "training_1_mask.png", np.ones((4, 6)))
+    assert find_regions(region, labels)["training_1"].name == "training_1_mask.png"
 
 
 def test_a_case_without_a_region_is_an_error(retina):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pathlib import Path
 from unicodedata import normalize
 
 from segpl.data.case import Case, Dataset, is_patterns
-from segpl.data.dicom.header import files_below
+from segpl.data.dicom.header import files_below, is_dicom
 from segpl.data.layouts.base import (
     Layout,
     channel_names,
@@ -211,15 +212,25 @@ def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
         below = root.joinpath(*Path(content.files[0].path).parts[:depth])
         if any(one.matches(below) for one in layouts) or find_patterns(below):
             return InputError(f"{root} has no known layout. Did you mean {below}?")
+    folders = [path for path in sorted(root.iterdir()) if path.is_dir()]
+    series = [folder for folder in folders if LAYOUTS.get("dicom")().matches(folder)]
+    volumes = [folder for folder in folders if folder not in series and image_files(folder)]
+    if len(series) == len(volumes) == 1:
+        command = ["segpl", "train", str(series[0]), "--set", f"data.labels={volumes[0]}"]
+        return InputError(
+            f"{root} has no known layout: {series[0].name} contains DICOM series, and "
+            f"{volumes[0].name} contains volumes. If these are labels named after the "
+            f"cases, train with `{shlex.join(command)}`."
+        )
     odd = "".join(
         f" {path} is {why}." for path, why in list(content.unusable.items())[:SHOWN_FILES]
     )
     count = count_noun(len(content.files), "image")
     found = f"Found {count}, but no labels that belong to them. " if content.files else ""
     others = Counter(path.suffix.lower() for path in files_below(root) if not suffix_of(path))
-    if content.files and ".dcm" in others:
+    if content.files and any(is_dicom(path) for path in files_below(root) if not suffix_of(path)):
         found += "It also contains DICOM files. If the volumes are their labels, move them out and "
-        found += "train with --set data.labels=FOLDER, which needs files named after the cases. "
+        found += "use `segpl train --set data.labels=FOLDER`, with files named after the cases. "
     formats = ", ".join(f"{suffix} ({n})" for suffix, n in others.most_common(3) if suffix)
     if formats and not content.files:
         found = f"Files of these types are not read: {formats}. "

@@ -30,11 +30,12 @@ LABEL_WORD = re.compile(
     r"|contours?|rois?",
     re.IGNORECASE,
 )
-WORD = (
-    r"(?:images?|imgs?|volumes?|labels?|lbls?|masks?|seg(?:mentation)?s?|manual|gt|training|test)"
-)
+WORD = r"(?:images?|imgs?|volumes?|labels?|lbls?|masks?|seg(?:mentation)?s?|manual|gt)"
 # "001_seg", "mask-001", "21_manual1", and "img0001" at the start
 ROLE = re.compile(rf"(?:^|[_\-. ]){WORD}\d?(?=$|[_\-. ])|^{WORD}(?=\d)", re.IGNORECASE)
+# "21_training" and "test01"; the number of scan1 is not that of its mask1
+PART = rf"(?:{'|'.join(PARTS)}|scans?)"
+PART_ROLE = re.compile(rf"(?:^|[_\-. ]){PART}(?=$|[_\-. ])|^{PART}(?=\d)", re.IGNORECASE)
 REPEAT = re.compile(
     r"[_\-](?:(?:frame|slice|time|phase|view|visit|session|ses|scan|run|tp|t|z)[_\-]?\d+"
     r"|left|right|l|r|ed|es)$",
@@ -120,17 +121,28 @@ def bare_stem(stem: str) -> str:
     return ROLE.sub("", stem).strip("_-. ") or stem
 
 
+def without_part(stem: str) -> str:
+    """A file's bare stem without words for its part of the dataset."""
+    stem = bare_stem(stem)
+    return PART_ROLE.sub("", stem).strip("_-. ") or stem
+
+
 def pair_files(images: Sequence[Path], labels: Sequence[Path], *, is_test: bool) -> list[Case]:
     """Pair images and labels with equal stems, ignoring words such as '_mask' if necessary."""
     remaining = labels_by_stem(labels)
     matches = {path: remaining.pop(stem_of(path)) for path in images if stem_of(path) in remaining}
     by_bare_stem: dict[str, list[Path]] = {}
+    by_rest: dict[str, list[Path]] = {}
     for path in images:
+        by_bare_stem.setdefault(bare_stem(stem_of(path)), []).append(path)
         if path not in matches:
-            by_bare_stem.setdefault(bare_stem(stem_of(path)), []).append(path)
+            by_rest.setdefault(without_part(stem_of(path)), []).append(path)
     orphans: list[Path] = []
     for stem, label in remaining.items():
-        candidates = by_bare_stem.get(bare_stem(stem), [])
+        bare, rest = bare_stem(stem), without_part(stem)
+        candidates = by_rest.get(rest, [])
+        if bare != rest:  # test_1_mask may be the label of test_1 or of 1, but not of train_1
+            candidates = by_bare_stem.get(bare) or by_bare_stem.get(rest, [])
         if len(candidates) > 1 or (candidates and candidates[0] in matches):
             rivals = [*candidates, *(matches[path] for path in candidates if path in matches)]
             raise InputError(
@@ -176,7 +188,8 @@ def reject_nested_labels(folder: Path, cases: Sequence[Case]) -> None:
     with os.scandir(folder) as entries:  # listing everything below takes longer
         if not any(entry.is_dir() and not entry.name.startswith(".") for entry in entries):
             return
-    by_stem = {bare_stem(case.name): case for case in cases}
+    # 1_mask is named after train_1, but test_1_mask is not
+    by_stem = {strip(case.name): case for strip in (without_part, bare_stem) for case in cases}
     for file in list_content(folder).files:
         case, path = by_stem.get(bare_stem(file.stem)), folder / file.path
         if file.folders and case and not any(path.samefile(image) for image in case.images):

@@ -79,7 +79,14 @@ class Patterns:
     def read(self, root: Path) -> Dataset:
         images: dict[Values, dict[FilePattern, Path]] = {}
         labels: dict[Values, dict[FilePattern, Path]] = {}
-        for path, pattern, key in self._matches(root):
+        matches = self._matches(root)
+        for one in (*self.images, *self.labels):
+            if "*" in one.text and all(pattern != one for _, pattern, _ in matches):
+                raise InputError(
+                    f"no file matches '{one.text}': patterns have no wildcards, so '*' stands for "
+                    "itself. Rename the files, or describe them with placeholders only."
+                )
+        for path, pattern, key in matches:
             group = images.setdefault(key, {})
             if pattern in self.labels:
                 group = labels.setdefault(key, {})
