@@ -226,8 +226,8 @@ def test_an_extended_fold_has_no_scores_until_it_has_taken_its_last_step(copy, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr(folds, "train", train_nothing)
+    options = {"out": copy, "folds": COUNT, "fold": 0, "resume": True, "quiet": True}
     with pytest.raises(KeyboardInterrupt):
-        options = {"out": copy, "folds": COUNT, "fold": 0, "resume": True, "quiet": True}
         library.cross_validate(**options, overrides=["train.steps=8"])
     assert found == [False]
 
