@@ -26,6 +26,8 @@ from segpl.errors import InputError, MissingFileError, UnusableFileError, count_
 
 SUFFIXES: tuple[str, ...] = tuple(OPENERS)
 
+MARK = "segpl prediction "
+
 # tolerances in voxels
 SPACING_TOLERANCE = 1e-3  # also for directions
 ORIGIN_TOLERANCE = 1e-2  # some programs round the origin to 0.01 mm
@@ -61,12 +63,13 @@ class Label:
     @property
     def is_prediction(self) -> bool:
         """Whether `segpl predict` wrote the file and its voxels are unchanged."""
-        return self.comment == prediction_mark(self.array)
+        is_marked = self.comment.startswith(MARK)  # the checksum takes time
+        return is_marked and self.comment == prediction_mark(self.array)
 
 
 def prediction_mark(labels: NDArray[Any]) -> str:
     """The comment in the file of a predicted mask; programs may keep it when they change voxels."""
-    return f"segpl prediction {crc32(np.ascontiguousarray(labels, np.int32).data):08x}"
+    return f"{MARK}{crc32(np.ascontiguousarray(labels, np.int32).data):08x}"
 
 
 def suffix_of(path: Path | str) -> str:
