@@ -186,8 +186,8 @@ def record_training_images(
             (volume,) = load_volumes([case], plan, labeled=())
         except UserError as error:  # the file has changed since training began
             say(
-                f"note: the training is complete, but the record for detecting unfamiliar scans "
-                f"lacks {case.name}: {error}",
+                "note: the training is complete, but the record for detecting unfamiliar scans "
+                f"lacks an image: {error}",
                 style="yellow",
             )
             continue

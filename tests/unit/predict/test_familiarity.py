@@ -172,7 +172,7 @@ def test_a_scan_that_was_damaged_during_training_is_left_out_with_a_note(recorde
     assert len(read_training_images(recorded.path).images) == 4
     said = " ".join(capsys.readouterr().err.split())
     assert "note: the training is complete" in said
-    assert "lacks b: " in said
+    assert "lacks an image: case b: " in said
     assert "b.npy" in said
     assert "too few" not in said
     for path in (path for case in recorded.cases[2:] for path in case.images):
