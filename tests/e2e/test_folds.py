@@ -18,6 +18,7 @@ from segpl.data import sampler
 from segpl.data.summary import Calibration, shifted
 from segpl.engine.folder import RunFolder
 from segpl.evaluate.fold_scores import fit_shift
+from segpl.experiments import folds
 from segpl.experiments.scoring import predict_missing, score_run
 from segpl.run import load_run
 
@@ -200,6 +201,35 @@ def test_folds_trained_one_by_one_equal_those_trained_together(segpl, made, tmp_
     for name in ("folds.csv", "fold-0/log.csv", "fold-1/validation/scores.csv"):
         assert (out / name).read_bytes() == (made / "run" / name).read_bytes(), name
     assert not (out / "checkpoints").exists()
+
+
+def test_a_fold_without_scores_is_unfinished_although_its_checkpoint_is_final(segpl, copy):
+    """Another process is still scoring its held-out cases, and will write the estimate."""
+    (copy / "folds.csv").unlink()
+    scores = copy / "fold-1" / "validation" / "scores.csv"
+    scores.unlink()
+    options = ("train", "--out", copy, "--resume", "--folds", COUNT, "--fold")
+    answer = segpl(*options, 0)
+    assert answer.code == 0, answer.err
+    assert not (copy / "folds.csv").exists()
+    answer = segpl(*options, 1)
+    assert answer.code == 0, answer.err
+    assert "Expected Dice" in answer.out
+
+
+def test_an_extended_fold_has_no_scores_until_it_has_taken_its_last_step(copy, monkeypatch):
+    """Those of the former last step must not count as scores of the new one."""
+    found = []
+
+    def train_nothing(**given: object) -> None:
+        found.append((copy / "fold-0" / "validation" / "scores.csv").exists())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(folds, "train", train_nothing)
+    options = {"out": copy, "folds": COUNT, "fold": 0, "resume": True, "quiet": True}
+    with pytest.raises(KeyboardInterrupt):
+        library.cross_validate(**options, overrides=["train.steps=8"])
+    assert found == [False]
 
 
 def test_held_out_cases_are_scored_on_the_grid_of_their_files(segpl, made, tmp_path):

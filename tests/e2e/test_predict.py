@@ -56,6 +56,21 @@ def test_a_mask_has_the_geometry_of_its_image(segpl, made, tmp_path):
     assert np.array_equal(np.asarray(mask.dataobj), probabilities > 0.5)
 
 
+@pytest.mark.parametrize(("run", "data"), [("deep", "volumes"), ("flat", "pictures")])
+def test_masks_without_their_manifest_are_still_no_labels(segpl, made, tmp_path, run, data):
+    """Somebody copies only the masks into a folder of labels."""
+    images = sorted((made / data / "unlabeled").rglob("*.[np]*"))[:2]
+    assert segpl("predict", made / run, *images, "--out", tmp_path / "masks").code == 0
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    for image in images:
+        shutil.copy(tmp_path / "masks" / image.name, labels)
+    options = ("--set", f"data.labels={labels}", "--out", tmp_path / "run", "--steps", 1)
+    answer = segpl("train", made / data, *options)
+    assert answer.code == 1
+    assert "the label is a mask that segpl predicted" in answer.err
+
+
 def test_progress_moves_while_a_scan_is_predicted(segpl, made, tmp_path, monkeypatch):
     monkeypatch.setattr(display, "MAX_SILENCE", 0.0)  # print every line
     write_volume(tmp_path / "scan.nii.gz", scan(3, 5)[0], SLANTED)

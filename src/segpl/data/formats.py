@@ -114,7 +114,8 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
 
     affine = np.array(header.get_best_affine(), np.float64)
     affine[:3] *= length_unit(header)[1]
-    return OpenFile(shape, values, affine=affine, part=part)
+    comment = header["descrip"].item().decode(errors="replace")
+    return OpenFile(shape, values, affine=affine, part=part, comment=comment)
 
 
 def _fill(raw: bytearray, file: io.BufferedIOBase) -> None:
@@ -147,7 +148,8 @@ def _scaled(
 
 def open_metaimage(path: Path, role: Role) -> OpenFile:
     image = read_meta_image(path)
-    return OpenFile(image.shape, image.values, affine=itk_affine(image.geometry))
+    affine = itk_affine(image.geometry)
+    return OpenFile(image.shape, image.values, affine=affine, comment=image.comment)
 
 
 def open_nrrd(path: Path, role: Role) -> OpenFile:
@@ -161,7 +163,9 @@ def open_nrrd(path: Path, role: Role) -> OpenFile:
         return sitk_values(reader.Execute())
 
     meanings = _segment_names(reader) if role == "label" else {}
-    return OpenFile(shape, values, affine=itk_affine(sitk_geometry(reader)), meanings=meanings)
+    comment = reader.GetMetaData("Comment") if reader.HasMetaDataKey("Comment") else ""
+    affine = itk_affine(sitk_geometry(reader))
+    return OpenFile(shape, values, affine=affine, meanings=meanings, comment=comment)
 
 
 def _segment_names(reader: Any) -> dict[int, str]:

@@ -38,6 +38,7 @@ from segpl.data.readers import (
 )
 from segpl.errors import UnusableFileError, UserError
 
+PREDICTED = "the label is a mask that segpl predicted"
 EXTENTS = (0.1, 1e4)  # mm; the longest side of a scan is between them
 
 
@@ -99,7 +100,8 @@ def inspect(
         dataset = replace(dataset, channels=())  # the name of a file does not name its channels
     classes = _classes(dataset, voxels)
     problems = [problem for report in reports.values() for problem in report.problems]
-    problems += _predicted_labels(cases)
+    marked = {problem.case for problem in problems if problem.what == PREDICTED}
+    problems += _predicted_labels([case for case in cases if case.name not in marked])
     problems += dataset_problems(dataset, classes, cases, voxels, fingerprints)
     order = {case.name: place for place, case in enumerate(cases)}
     problems.sort(key=lambda problem: order.get(problem.case, -1))
@@ -148,6 +150,9 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
         label = read_case_label(case, dims) if case.label else None
     except UserError as error:
         problems.append(_unreadable(case, error))
+    if label and label.is_prediction:
+        remedy = "Correct it, or review it in `segpl label` and save it there."
+        problems.append(Problem(case.name, PREDICTED, remedy))
     if image is None:
         voxels = count_numbers(label.array) if label else None
         return _CaseReport(None, voxels, problems)
@@ -190,7 +195,7 @@ def _predicted_labels(cases: Sequence[Case]) -> Iterator[Problem]:
     for case in cases:
         for path in case.label_files:
             if path in digests and digests[path] in ("", mask_digest(path)):
-                what = "the label is a mask that segpl predicted, according to "
+                what = f"{PREDICTED}, according to "
                 remedy = "Move the predicted masks to another folder. If you have reviewed all of "
                 remedy += f"them to use them as labels, remove {MANIFEST}."
                 yield Problem(case.name, f"{what}{path.with_name(MANIFEST)}", remedy)

@@ -48,6 +48,7 @@ class MetaImage:
     path: Path  # of the voxels
     start: int  # first byte of the voxels; -1: they are at the end
     is_packed: bool
+    comment: str
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -106,6 +107,7 @@ def read_meta_image(path: Path) -> MetaImage:
         path if is_local else path.parent / name,
         length if is_local else max(skipped, -1),
         _is_true(fields, "CompressedData"),
+        fields.get("Comment", ""),
     )
 
 

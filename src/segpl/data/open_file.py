@@ -24,3 +24,4 @@ class OpenFile:
     part: Callable[[tuple[slice, ...]], NDArray[Any]] | None = None
     # what the file says about numbers of a label: "color #ff0000" or "segment 'tumor'"
     meanings: dict[int, str] = field(default_factory=dict)
+    comment: str = ""  # free text in the file

@@ -73,6 +73,7 @@ def open_picture(path: Path, role: Role) -> OpenFile:
         mode = picture.mode
         palette = picture.getpalette("RGB") if mode in ("P", "PA") else None
         columns, rows = picture.size
+        comment = str(picture.info.get("Comment", ""))
         packing = str(picture.info.get("compression", ""))
         codec = packing if picture.format == "TIFF" else str(picture.format)
     if not packing.startswith(FAX):
@@ -117,7 +118,7 @@ def open_picture(path: Path, role: Role) -> OpenFile:
     if role == "label":
         colors = {} if is_gray else dict(enumerate(shades.tolist()))
         meanings = {n: f"color #{bytes(color).hex()}" for n, color in colors.items()}
-        return OpenFile((rows, columns), label, dims=2, meanings=meanings)
+        return OpenFile((rows, columns), label, dims=2, meanings=meanings, comment=comment)
     return OpenFile((rows, columns) if is_gray else (rows, columns, 3), image, dims=2)
 
 

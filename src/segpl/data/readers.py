@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from segpl.data.open_file import OpenFile, Role
 from segpl.errors import InputError, MissingFileError, UnusableFileError, count_noun, errors_naming
 
 SUFFIXES: tuple[str, ...] = tuple(OPENERS)
+
+MARK = "segpl prediction "
 
 # tolerances in voxels
 SPACING_TOLERANCE = 1e-3  # also for directions
@@ -55,6 +58,18 @@ class Label:
     array: NDArray[np.int32]  # (*S)
     grid: Grid
     meanings: dict[int, str] = field(default_factory=dict)  # as in OpenFile, of what it contains
+    comment: str = ""  # as in OpenFile
+
+    @property
+    def is_prediction(self) -> bool:
+        """Whether `segpl predict` wrote the file and its voxels are unchanged."""
+        is_marked = self.comment.startswith(MARK)  # the checksum takes time
+        return is_marked and self.comment == prediction_mark(self.array)
+
+
+def prediction_mark(labels: NDArray[Any]) -> str:
+    """The comment in the file of a predicted mask; programs may keep it when they change voxels."""
+    return f"{MARK}{crc32(np.ascontiguousarray(labels, np.int32).data):08x}"
 
 
 def suffix_of(path: Path | str) -> str:
@@ -145,7 +160,8 @@ def read_label(path: Path, dims: int | None = None) -> Label:
             )
         array = _integers(path, opened.values().reshape(grid.shape))
         present = np.unique(array).tolist() if opened.meanings else ()
-        return Label(array, grid, {n: opened.meanings[n] for n in present if n in opened.meanings})
+        meanings = {n: opened.meanings[n] for n in present if n in opened.meanings}
+        return Label(array, grid, meanings, opened.comment)
 
 
 def read_case_label(case: Case, dims: int | None = None) -> Label:

@@ -125,10 +125,12 @@ def pair_cases(
 
 
 def unknown_number(where: str, number: int, classes: Mapping[str, int]) -> InputError:
-    known = ", ".join(f"{name} = {number}" for name, number in classes.items())
+    # classes without a name are called after their number
+    named = (str(n) if name == str(n) else f"{name} = {n}" for name, n in classes.items())
     return InputError(
-        f"{where} contains the number {number}, which is not a class ({known}). Predictions and "
-        f"labels must use the same numbers, those of {MANIFEST} next to the predictions."
+        f"{where} contains the number {number}, which is not a class. Known: {', '.join(named)}. "
+        "Predictions and labels must use the same numbers, those of "
+        f"{MANIFEST} next to the predictions."
     )
 
 

@@ -56,6 +56,11 @@ class Fold:
         last = self.folder.last
         return last.exists() and read_checkpoint(last).step == self.config.train.steps
 
+    @property
+    def scores(self) -> Path:
+        """Scores of the held-out cases at the last step, written after its checkpoint."""
+        return self.folder.path / HELD_OUT / "scores.csv"
+
 
 @dataclass(frozen=True, slots=True)
 class FoldEstimate:
@@ -202,7 +207,7 @@ def cross_validate(
                 train_fold(part, run)
             return write_estimate(run, parts)
     train_fold(parts[fold], run)  # without the lock: other folds may be trained at the same time
-    if not all(part.is_finished for part in parts):
+    if not all(part.is_finished and part.scores.exists() for part in parts):
         return None
     with folder.locked(on_wait):
         return write_estimate(run, parts)
@@ -295,6 +300,7 @@ def train_fold(fold: Fold, whole: Run) -> None:
         # last, because it makes the folder a run
         whole.plan.write(folder.plan)
         write_text(folder.config, config.as_toml())
+    fold.scores.unlink(missing_ok=True)  # of an earlier last step
     score_held_out(
         train(out=folder.path, settings=config.as_dict(), resume=True, quiet=whole.quiet)
     )
@@ -339,7 +345,7 @@ def held_out_scores(fold: Fold, number: int) -> list[FoldScore]:
 
     return [
         FoldScore(step, number, case, name, score.value, confidence(case, name))
-        for score in read_scores(folder / "scores.csv")
+        for score in read_scores(fold.scores)
         if score.metric == "dice"
         for case, name in [(score.case, score.class_name)]
     ]

@@ -19,8 +19,9 @@ from segpl.data.case import Case
 from segpl.data.geometry import reorient_axes
 from segpl.data.plan import Plan
 from segpl.data.readers import Grid
+from segpl.display import say
 from segpl.engine.device import autocast, memory_format
-from segpl.errors import InputError, MissingFileError, count_noun
+from segpl.errors import InputError, MissingFileError, UserError, count_noun
 from segpl.networks.network import Network
 from segpl.predict.window import pad_to_patch, window_box
 from segpl.records import read_record, write_json
@@ -180,12 +181,23 @@ def record_training_images(
     was_training = network.is_in_training
     network.eval()
     images = []
-    for volume in load_volumes(chosen, plan, labeled=()):
+    for case in chosen:
+        try:
+            (volume,) = load_volumes([case], plan, labeled=())
+        except UserError as error:  # the file has changed since training began
+            say(
+                "note: the training is complete, but the record for detecting unfamiliar scans "
+                f"lacks an image: {error}",
+                style="yellow",
+            )
+            continue
         assert volume.grid is not None, "it was read from a file"
         image = np.asarray(volume.image)
         features = network_features(network, torch.from_numpy(image).to(device), plan)
         images.append(appearance_of(image, volume.grid, plan, features))
     network.train(was_training)
+    if len(images) < min(FEWEST_IMAGES, count):
+        say("note: too few images remain, so unfamiliar scans are not detected.", style="yellow")
     write_json(path, asdict(TrainingImages(weights, tuple(images))))
 
 

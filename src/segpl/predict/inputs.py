@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -73,7 +74,7 @@ def find_inputs(
             )
         else:
             files.append(path)
-    jobs += _file_jobs(files, plan, layout)
+    jobs += _file_jobs(files, plan, layout, tell)
     if not jobs:
         raise InputError("there is nothing to predict. Pass an image or a folder of images.")
     _reject_duplicates(jobs, layout)
@@ -102,7 +103,7 @@ def _folder_jobs(folder: Path, plan: Plan, layout: str, tell: Callable[[str], No
         jobs = [Job(case.name, _planned_channels(case, dataset, plan)) for case in cases]
     elif files:
         _reject_unclear(folder, files)
-        jobs = _file_jobs(files, plan, layout)
+        jobs = _file_jobs(files, plan, layout, tell)
     if dataset is None or files or is_patterns(dataset.layout):
         content = list_content(folder)
         known = {path for job in jobs for path in job.images}
@@ -161,8 +162,7 @@ def _reject_unclear(folder: Path, files: Sequence[Path]) -> None:
 
 def _tell_differences(dataset: Dataset, plan: Plan, tell: Callable[[str], None]) -> None:
     channels = dataset.channels
-    is_named = plan.channels != tuple(f"channel-{index}" for index in range(len(plan.channels)))
-    if channels and is_named and not set(plan.channels) <= set(channels):
+    if channels and _names_channels(plan) and not set(plan.channels) <= set(channels):
         tell(
             f"note: {dataset.root} has the channels {', '.join(channels)}, but the run was trained "
             f"on {', '.join(plan.channels)}."
@@ -172,6 +172,10 @@ def _tell_differences(dataset: Dataset, plan: Plan, tell: Callable[[str], None])
             f"note: {dataset.root} has the classes {_class_list(dataset.classes)}, but the run "
             f"predicts {_class_list(plan.classes)}."
         )
+
+
+def _names_channels(plan: Plan) -> bool:
+    return plan.channels != tuple(f"channel-{index}" for index in range(len(plan.channels)))
 
 
 def _class_list(classes: Mapping[str, int]) -> str:
@@ -194,16 +198,22 @@ def _planned_channels(case: Case, dataset: Dataset, plan: Plan) -> tuple[Path, .
     return files
 
 
-def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
+def _file_jobs(
+    files: Sequence[Path], plan: Plan, layout: str, tell: Callable[[str], None]
+) -> list[Job]:
     """One job per file, or per group of single channels.
 
-    These are named as in training, or `case_0000`, `case_0001`, and so on.
+    These are named as in training, after the channels of the plan, or `case_0000`, `case_0001`, and
+    so on.
     """
     # a single file is no group, and listing its folder may take long
     if is_patterns(layout) and len(files) > 1 and len(parse_patterns(layout).images) > 1:
         named = _named_channels(files, layout)
         if sum(len(job.images) for job in named) == len(files):
             return named
+    if named := _joined_by_name(files, plan):
+        known = {path for job in named for path in job.images}
+        return [*named, *_file_jobs([one for one in files if one not in known], plan, layout, tell)]
     alone = [Job(stem_of(path), (path,)) for path in files]
     _reject_duplicates(alone, layout)
     groups: dict[tuple[Path, str], dict[int, Path]] = defaultdict(dict)
@@ -225,9 +235,32 @@ def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
             f"trained on {channels}: {', '.join(plan.channels)}. Give one file per channel, from "
             f"{name}_0000 to {name}_{channels - 1:04d}."
         )
-    return [
+    jobs = [
         Job(name, tuple(group[channel] for channel in sorted(group)))
         for (_, name), group in groups.items()
+    ]
+    # numbers say which channel is which only if training files were numbered, too
+    first = next((job.images for job in jobs if len(job.images) > 1), ())
+    if first and _names_channels(plan) and is_patterns(layout):
+        named_files = zip(map(stem_of, first), plan.channels, strict=True)
+        tell(f"note: {', '.join(f'{stem} is {channel}' for stem, channel in named_files)}.")
+    return jobs
+
+
+def _joined_by_name(files: Sequence[Path], plan: Plan) -> list[Job]:
+    """The cases with one file per channel of the plan, such as `case_T1` and `case_FLAIR`."""
+    if len(plan.channels) == 1 or len(files) == 1:
+        return []
+    names = sorted(map(re.escape, plan.channels), key=len, reverse=True)
+    ending = re.compile(f"(?P<case>.+?)[_. -](?P<channel>{'|'.join(names)})")
+    groups: dict[tuple[Path, str], dict[str, Path]] = defaultdict(dict)
+    for path in files:
+        if match := ending.fullmatch(stem_of(path)):
+            groups[path.parent, match["case"]][match["channel"]] = path
+    return [
+        Job(case, tuple(map(group.__getitem__, plan.channels)))
+        for (_, case), group in groups.items()
+        if len(group) == len(plan.channels)
     ]
 
 

@@ -14,7 +14,7 @@ from segpl.data.dicom.write import write_segmentation
 from segpl.data.fingerprint import checksum
 from segpl.data.manifest import mask_digest
 from segpl.data.masks import largest_note
-from segpl.data.readers import Grid, read_image, read_label
+from segpl.data.readers import Grid, prediction_mark, read_image, read_label
 from segpl.data.summary import CASES
 from segpl.engine.device import is_out_of_memory
 from segpl.errors import DivergedError, InputError, StorageError, UserError, count_noun, name_some
@@ -220,7 +220,8 @@ def _write_job(
             values = found.maps.probability
         write_probabilities(path, values, job.images[0], grid)
     if files.labels in missing:  # otherwise it may have been corrected by hand
-        write_labels(files.labels, found.labels, job.images[0], grid)
+        mark = prediction_mark(found.labels)
+        write_labels(files.labels, found.labels, job.images[0], grid, comment=mark)
         results.summaries[job.name] = infer.summarize(job.name, found, grid)
     segmentation = files.maps.get(SEGMENTATION)
     if segmentation is not None and segmentation in missing:

@@ -35,12 +35,15 @@ def probabilities_name(case_name: str, like: Path, outputs: int) -> str:
     return output_name(case_name, like)
 
 
-def write_labels(path: Path, labels: FileArray, like: Path, grid: Grid | None = None) -> None:
+def write_labels(
+    path: Path, labels: FileArray, like: Path, grid: Grid | None = None, *, comment: str = ""
+) -> None:
     """Write labels (*S) in the smallest sufficient integer type, with the geometry of `like`.
 
     A slice of a DICOM series does not contain all of it: it needs the `grid` of the series.
+    Arrays have no place for the `comment`.
     """
-    _write_as(path, _smallest(labels)[None], like, grid, name="label")
+    _write_as(path, _smallest(labels)[None], like, grid, name="label", comment=comment)
 
 
 def write_probabilities(
@@ -54,15 +57,18 @@ def write_probabilities(
     _write_as(path, np.asarray(probabilities, np.float32), like, grid, name="probabilities")
 
 
-def _write_as(path: Path, values: FileArray, like: Path, grid: Grid | None, name: str) -> None:
+def _write_as(
+    path: Path, values: FileArray, like: Path, grid: Grid | None, name: str, comment: str = ""
+) -> None:
     channels, suffix = len(values), _known_suffix(like)
     values = values[0] if channels == 1 else values
     if suffix in NIFTI:
-        _write_nifti(path, values if channels == 1 else np.moveaxis(values, 0, -1), like, grid)
+        values = values if channels == 1 else np.moveaxis(values, 0, -1)
+        _write_nifti(path, values, like, grid, comment)
     elif suffix in ITK:
-        _write_itk(path, values, like, channels=channels)
+        _write_itk(path, values, like, channels=channels, comment=comment)
     elif suffix in PICTURES and channels == 1:
-        _write_picture(path, values)
+        _write_picture(path, values, comment)
     else:
         _write_array(path, values, like, name)
 
@@ -79,7 +85,9 @@ def _smallest(labels: FileArray) -> FileArray:
     return labels.astype(np.int32)
 
 
-def _write_nifti(path: Path, values: FileArray, like: Path, grid: Grid | None) -> None:
+def _write_nifti(
+    path: Path, values: FileArray, like: Path, grid: Grid | None, comment: str
+) -> None:
     kind, header = _new_header(grid) if is_series([like]) else nifti_header(like)[:2]
     header = header.as_byteswapped("<")
     if values.ndim == 2 and len(header.get_data_shape()) >= 3:
@@ -90,6 +98,7 @@ def _write_nifti(path: Path, values: FileArray, like: Path, grid: Grid | None) -
     header.set_slope_inter(1, 0)
     header.set_data_offset(0)  # the default; nibabel prints a note about an unusual one
     header["cal_max"] = header["cal_min"] = 0  # an intensity window would hide the labels
+    header["descrip"] = comment  # not that of the image
     if values.ndim == 4:
         header.set_zooms((*header.get_zooms()[:3], 1.0))
     picture = kind(values, affine, header)
@@ -108,7 +117,7 @@ def _new_header(grid: Grid | None) -> tuple[Any, Any]:
     return nibabel.Nifti1Image, header
 
 
-def _write_itk(path: Path, values: FileArray, like: Path, channels: int) -> None:
+def _write_itk(path: Path, values: FileArray, like: Path, channels: int, comment: str) -> None:
     import SimpleITK as sitk  # noqa: N813 (as in its manual)
 
     spacing, origin, direction = itk_geometry(like)
@@ -120,6 +129,8 @@ def _write_itk(path: Path, values: FileArray, like: Path, channels: int) -> None
     image = sitk.GetImageFromArray(
         np.ascontiguousarray(values.transpose(order)), isVector=channels > 1
     )
+    if comment:
+        image.SetMetaData("Comment", comment)
     image.SetOrigin(origin[:spatial])
     image.SetSpacing(spacing[:spatial])
     image.SetDirection(direction[:spatial, :spatial].ravel().tolist())
@@ -137,11 +148,15 @@ def _write_itk(path: Path, values: FileArray, like: Path, channels: int) -> None
     write_atomically(path, write)
 
 
-def _write_picture(path: Path, values: FileArray) -> None:
+def _write_picture(path: Path, values: FileArray, comment: str) -> None:
     from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
     picture = Image.fromarray(values.astype(np.uint16) if values.dtype.kind == "i" else values)
-    write_atomically(path, lambda draft: picture.save(draft))
+    text = PngInfo()
+    if comment:
+        text.add_text("Comment", comment)
+    write_atomically(path, lambda draft: picture.save(draft, pnginfo=text))  # TIFF ignores it
 
 
 def _write_array(path: Path, values: FileArray, like: Path, name: str) -> None:

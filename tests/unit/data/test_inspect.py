@@ -16,16 +16,18 @@ from segpl.data.known_cases import KnownCases
 from segpl.data.layouts import read_dataset
 from segpl.data.manifest import Manifest, PredictedCase, mask_digest, write_manifest
 from segpl.data.problems import meaning_problems
-from segpl.data.readers import read_label
+from segpl.data.readers import prediction_mark, read_label
 from segpl.errors import UnusableFileError
+from segpl.predict.writers import write_labels
 
 SHAPE = (8, 9, 10)
 NAMED = {"background": 0, "tumor": 1}
 WHITE = {"background": 0, "foreground": 255}
 
 
-def save(path: Path, array: np.ndarray, spacing: float = 1.0) -> Path:
-    nibabel.save(nibabel.Nifti1Image(array, np.diag([spacing, spacing, spacing, 1])), path)
+def save(path: Path, array: np.ndarray, spacing: float = 1.0, header=None) -> Path:
+    affine = np.diag([spacing, spacing, spacing, 1])
+    nibabel.save(nibabel.Nifti1Image(array, affine, header), path)
     return path
 
 
@@ -601,6 +603,24 @@ class TestFiles:
         save(folder.cases[1].label, mask(1), spacing=1.2)
         found = problems(folder.inspect(), "moved", fatal=True)
         assert "voxel spacing (1, 1, 1) and (1.2, 1.2, 1.2) mm" in found
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_copied_prediction_is_no_label_until_its_voxels_change(empty, is_listed):
+    """nibabel keeps the comment in the header of a mask that somebody has corrected."""
+    for name in "ab":
+        empty.add(name, label=mask(0, 1))
+        path, labels = empty.cases[-1].label, mask(0, 1, 1)
+        write_labels(path, labels, empty.cases[-1].images[0], comment=prediction_mark(labels))
+    save(path, mask(0, 1), header=nibabel.load(path).header)
+    if is_listed:
+        digest = mask_digest(empty.cases[0].label)
+        entries = {"a": PredictedCase((), empty.cases[0].label.name, digest=digest)}
+        write_manifest(empty.root, Manifest(NAMED, run="runs/a", files=entries))
+    (problem,) = empty.inspect(look="ab").problems
+    assert (problem.case, problem.fatal) == ("a", True)
+    assert "segpl predicted" in problem.what
+    assert "`segpl label`" in problem.remedy
 
 
 @pytest.mark.parametrize("digest", ["", "of the file"])

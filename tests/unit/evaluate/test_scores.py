@@ -64,8 +64,10 @@ def test_ignored_voxels_do_not_count():
 def test_a_number_that_is_not_a_class_is_an_error(what):
     arrays = {"prediction": np.array([0, 1]), "label": np.array([0, 1])}
     arrays[what] = np.array([0, 7])
-    with pytest.raises(InputError, match=f"the {what} contains the number 7, which is not a class"):
-        evaluate_case(arrays["prediction"], arrays["label"], BINARY, None, case="a")
+    for classes, known in ((BINARY, "background = 0, vessel = 1"), ({"1": 1}, "1")):
+        words = f"the {what} contains the number 7, which is not a class. Known: {known}. Pred"
+        with pytest.raises(InputError, match=words):
+            evaluate_case(arrays["prediction"], arrays["label"], classes, None, case="a")
 
 
 def test_masks_of_0_and_255_score_across_formats(folders):

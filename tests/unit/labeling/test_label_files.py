@@ -16,10 +16,11 @@ from PIL import Image
 from segpl.data.case import Case
 from segpl.data.geometry import reorient, undo_reorient
 from segpl.data.layouts import read_dataset
-from segpl.data.readers import read_image, read_label, suffix_of
+from segpl.data.readers import prediction_mark, read_image, read_label, suffix_of
 from segpl.errors import InputError
 from segpl.labeling.class_table import ClassTable
 from segpl.labeling.label_files import Draft, LabelFiles, label_stamp, label_target
+from segpl.predict.writers import write_labels
 
 SHAPE = (5, 6, 7)
 CLASSES = ClassTable(("background", "organ", "tumor"), (0, 7, 300))
@@ -60,6 +61,18 @@ def save(files: LabelFiles, root: Path, name: str, indices: np.ndarray, **option
     case = dataset.case(name)
     grid = read_image(case.images, indices.ndim).grid
     return files.save(dataset, case, indices, grid, **{"state": "labeled", **options})
+
+
+def test_a_saved_label_is_no_prediction_even_if_its_voxels_are_those_of_one(data):
+    """The page shows the mask of a run, and somebody accepts it."""
+    indices, path = drawn(), data / "labels" / "a.nii.gz"
+    path.parent.mkdir()
+    labels = CLASSES.labels(indices)
+    image = data / "images" / "a.nii.gz"
+    write_labels(path, labels, image, comment=prediction_mark(labels))
+    assert read_label(path).is_prediction
+    assert save(files_of(data), data, "a", indices) == path
+    assert not read_label(path).is_prediction
 
 
 @pytest.mark.parametrize("codes", ORIENTATIONS)

@@ -164,6 +164,24 @@ def test_the_record_is_complete_and_written_once_per_weights(recorded):
     assert read_training_images(recorded.path) == replace(record, weights="v")
 
 
+def test_a_scan_that_was_damaged_during_training_is_left_out_with_a_note(recorded, capsys):
+    """All steps are taken, so the run must end normally."""
+    for path in recorded.cases[1].images:
+        path.write_bytes(path.read_bytes()[:200])
+    record_training_images(recorded.path, recorded.cases, recorded.network, PLAN, weights="v")
+    assert len(read_training_images(recorded.path).images) == 4
+    said = " ".join(capsys.readouterr().err.split())
+    assert "note: the training is complete" in said
+    assert "lacks an image: case b: " in said
+    assert "b.npy" in said
+    assert "too few" not in said
+    for path in (path for case in recorded.cases[2:] for path in case.images):
+        path.unlink()
+    record_training_images(recorded.path, recorded.cases, recorded.network, PLAN, weights="u")
+    assert len(read_training_images(recorded.path).images) == 1
+    assert "unfamiliar scans are not detected" in " ".join(capsys.readouterr().err.split())
+
+
 def test_images_of_a_large_dataset_are_evenly_spaced_and_seen_in_evaluation_mode(
     recorded, monkeypatch
 ):

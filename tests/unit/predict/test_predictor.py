@@ -339,6 +339,32 @@ def test_files_named_as_in_training_are_grouped(tmp_path, folder):
     assert found == {"p1": ["p1_T1.nii.gz", "p1_T2.nii.gz"]}
 
 
+@pytest.mark.parametrize("channels", [("T1", "FLAIR"), ("ce_T1", "T1")])
+def test_files_that_end_in_the_channels_of_the_plan_are_joined(tmp_path, channels):
+    first, second = channels
+    files = [f"p1_{second}.nii.gz", f"p1_{first}.nii.gz", f"p2_{first}.nii.gz", "p3.nii.gz"]
+    plan = replace(TWO_CHANNELS, channels=channels)
+    folder = names(tmp_path, *files)
+    joined = {"p1": [f"p1_{first}.nii.gz", f"p1_{second}.nii.gz"]}
+    alone = {f"p2_{first}": [f"p2_{first}.nii.gz"], "p3": ["p3.nii.gz"]}
+    assert find(folder, plan=plan) == joined | alone
+    assert find(*(folder / file for file in files), plan=plan) == joined | alone
+
+
+@pytest.mark.parametrize(
+    ("layout", "notes"),
+    [
+        ("{case}_T1 + {case}_T2 -> {case}_seg", ["note: p1_0000 is T1, p1_0001 is T2."]),
+        ("nnunet", []),
+    ],
+)
+def test_a_note_says_which_numbers_are_which_named_channels(tmp_path, layout, notes):
+    folder = names(tmp_path, *(f"p{case}_000{n}.nii.gz" for case in (1, 2) for n in (0, 1)))
+    told: list[str] = []
+    assert len(find(folder, plan=TWO_CHANNELS, layout=layout, tell=told.append)) == 2
+    assert told == notes
+
+
 @pytest.mark.parametrize("t1", ["T1", "p1_T1"])
 def test_the_folder_of_a_patient_is_a_case(tmp_path, t1):
     """Some file names do not say which."""
@@ -424,7 +450,7 @@ def test_channel_files_named_as_in_training_form_a_case(tmp_path):
     found = find(*paths, plan=TWO_CHANNELS, layout=layout)
     assert found == {case: [f"{case}_T1.nii.gz", f"{case}_T2.nii.gz"] for case in "ab"}
     # a file may also hold all channels
-    assert list(find(*paths[:3], plan=TWO_CHANNELS, layout=layout)) == ["a_T2", "a_T1", "b_T2"]
+    assert list(find(*paths[:3], plan=TWO_CHANNELS, layout=layout)) == ["a", "b_T2"]
 
 
 def test_channels_are_chosen_by_name(tmp_path):

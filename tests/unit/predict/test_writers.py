@@ -9,7 +9,7 @@ import pytest
 import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
 from PIL import Image
 
-from segpl.data.readers import grid_difference, read_image, read_label
+from segpl.data.readers import grid_difference, prediction_mark, read_image, read_label
 from segpl.predict.writers import output_name, probabilities_name, write_labels, write_probabilities
 
 ROTATED = np.array([[0, 0.3, -2.9, 7], [-0.9, 0, 0, -11], [0, 0.8, 1.1, 3], [0, 0, 0, 1]])
@@ -181,6 +181,20 @@ def test_picture_probabilities_are_a_float_tiff_or_arrays(tmp_path, name, channe
     values = np.random.default_rng(0).random((channels, 4, 5), np.float32)
     write_probabilities(tmp_path / name, values, tmp_path / "image.png")
     assert np.array_equal(read_image([tmp_path / name], 2).array, values)
+
+
+@pytest.mark.parametrize("suffix", [".nii.gz", ".mha", ".nrrd", ".png"])
+def test_only_predicted_masks_are_marked(tmp_path, suffix):
+    """A mask that is itself an input passes its mark on to no other file."""
+    labels = asymmetric((4, 5) if suffix == ".png" else (4, 5, 6))
+    paths = [tmp_path / f"{name}{suffix}" for name in ("image", "mask", "label")]
+    if suffix == ".nii.gz":
+        make_nifti(paths[0])
+    elif suffix != ".png":
+        sitk.WriteImage(sitk.GetImageFromArray(np.zeros((6, 5, 4), np.int16)), str(paths[0]))
+    write_labels(paths[1], labels, paths[0], comment=prediction_mark(labels))
+    write_labels(paths[2], labels, paths[1])
+    assert [read_label(path).is_prediction for path in paths[1:]] == [True, False]
 
 
 def test_npz_labels_keep_the_spacing(tmp_path):

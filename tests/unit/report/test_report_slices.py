@@ -97,6 +97,8 @@ def test_picture_has_one_view():
     assert view.ratio == pytest.approx(6 * 2 / (8 * 1))
     assert picture(found.sheets[view.image]).shape == (8, 6, 4)
     assert not found.has_volumes
+    assert found.note == "Large pictures are scaled down."
+    assert "slices of large volumes" in gallery(request(case())).note
 
 
 def test_overlay_has_a_color_for_correct_false_and_missed_voxels():

@@ -157,6 +157,12 @@ class TestAnswer:
         assert found.headline.startswith("No method is significantly best.")
         assert "p = 0.062" in found.sentences[0]
 
+    def test_no_method_is_best_if_every_score_is_zero(self):
+        runs = make_record("supervised", 0, BASE * 0), make_record("segpl", 0, BASE * 0)
+        found = answer(collect(*runs))
+        assert "Every method has a mean Dice of 0.000" in found.headline
+        assert "highest" not in found.headline
+
     def test_missing_scores_and_a_single_method_are_stated(self):
         split = Split((), (), (), ("t",), ())
         assert "no scores yet" in answer(collect(make_record("segpl", split=split))).headline

@@ -24,7 +24,8 @@ RESOLUTIONS = tuple(
 )
 FOR_OTHERS = RESOLUTIONS[2:]  # of cases that are not featured
 MAX_TILES = 6
-SCALED = "Large pictures are scaled down, and only some slices of large volumes are shown."
+SCALED = "Large pictures are scaled down."
+SCALED_VOLUMES = f"{SCALED[:-1]}, and only some slices of large volumes are shown."
 MAX_MISSING = 3  # reasons that are listed in full
 
 
@@ -145,13 +146,15 @@ def make_gallery(
             )
     order = sorted(shown)
     count = f"{left_out} of {count_noun(len(requests), 'case')}"
+    has_volumes = any(view.total > 1 for case in shown.values() for view in case.views)
+    scaled = SCALED_VOLUMES if has_volumes else SCALED if shown else ""
     too_many = f"To limit its size, the page leaves out {count}." if left_out else ""
     return Gallery(
         tuple(shown[place] for place in order),
         tuple(replace(tile, case=order.index(tile.case)) for tile in tiles),
         sheets,
         shortened(missing),
-        " ".join(filter(None, (SCALED if shown else "", too_many))),
+        " ".join(filter(None, (scaled, too_many))),
     )
 
 

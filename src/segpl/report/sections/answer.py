@@ -16,6 +16,11 @@ from segpl.report.tables import interval, mean_of
 
 NO_TEST = "No case was held out for testing, so the accuracy on new scans was not measured."
 
+ALL_ZERO = (
+    "Every method has a mean Dice of 0.000, so none is best: the networks found almost nothing of "
+    "what is labeled. Train with more --steps, and check the labels."
+)
+
 ONE_SEED = " Each method has a single training run; other seeds may change this result."
 
 # with two methods, a two-sided test does not depend on which of them is called the best
@@ -52,6 +57,8 @@ def answer(found: RunCollection) -> Answer:
         return answer_without_scores(found)
     best = next(iter(known))
     others = [label for label in found.labels if label in known and label != best]
+    if others and known[best].mean < 0.0005:  # the highest
+        return Answer(ALL_ZERO)
     score = dice_text(known[best])
     if not others:
         return Answer(f"{best}: {score}. There is no other method to compare with.")
