@@ -35,7 +35,7 @@ from segpl.engine.folder import RunFolder
 from segpl.engine.hidden import hidden_volumes
 from segpl.errors import InputError, MissingFileError, count_noun, in_voxels
 from segpl.methods.base import METHODS, Method
-from segpl.networks.build import build_network
+from segpl.networks.build import build_network, check_network
 from segpl.networks.network import NetworkShape
 from segpl.settings import Config
 
@@ -110,6 +110,7 @@ def prepare_inputs(
         plan = Plan.read(folder.plan)
         dataset.require_numbers(plan.classes, folder.plan)
         return TrainingInputs(dataset, split, plan)
+    reject_settings(config)
     inspection = inspect_with_bar("inspecting the data", dataset, cases, split.labeled, quiet=quiet)
     require_usable(inspection, own_labels=not config.data.labels)
     if inspection.problems and not quiet:
@@ -122,6 +123,16 @@ def prepare_inputs(
         patch = in_voxels(by_sides(plan.patch), plan.dims)
         say(f"Padded, because they are smaller than half the patch of {patch}: {names}.")
     return TrainingInputs(dataset, split, plan)
+
+
+def reject_settings(config: Config) -> None:
+    """Raise for settings that would otherwise fail only after all cases have been read."""
+    check_network(config.network)
+    choose_device(config.train.device)
+    if config.data.plan:
+        Plan.read(Path(config.data.plan))
+    if config.train.start:
+        RunFolder(Path(config.train.start)).require_run()
 
 
 def inspect_with_bar(

@@ -141,6 +141,7 @@ OPTIONS = {
         ["train.ratio is 0, but method 'segpl-vi' needs unlabeled crops"],
     ),
     "network without channels": (["--set", "network.width=-4"], ["network.width is -4"]),
+    "unknown network": (["--set", "network.name=SegResNett"], ["Did you mean 'SegResNet'"]),
     "unknown device": (["--device", "gpu"], ["no device named 'gpu'. Use auto, cpu or cuda"]),
     "start from no run": (["--set", "train.start=gone"], ["gone is not a segpl run: config.toml"]),
     "no such plan": (["--plan", "nothere.json"], ["nothere.json does not exist"]),
@@ -153,6 +154,7 @@ def test_bad_option_is_rejected_by_name(segpl, shared_pictures, tmp_path, name):
     options, words = OPTIONS[name]
     answer = segpl("train", shared_pictures, "--out", tmp_path / "run", *SHORT, *options)
     check_words(answer, *words)
+    assert "inspecting" not in answer.err  # all cases, which may take long
     assert not (tmp_path / "run").exists()
 
 
