@@ -122,6 +122,7 @@ def unpack(archive: Path, folder: Path) -> None:
     draft = folder.with_name(f"{folder.name}.unpacking")
     shutil.rmtree(draft, ignore_errors=True)
     with storage_errors(draft), tarfile.open(archive) as content:
-        content.extractall(draft, filter="data")
+        content.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        content.extractall(draft)
         (draft / folder.name).rename(folder)
     shutil.rmtree(draft)
