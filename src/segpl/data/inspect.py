@@ -13,6 +13,7 @@ from typing import NamedTuple
 from segpl.data.case import Case, Dataset, is_patterns
 from segpl.data.fingerprint import Fingerprint, count_numbers, fingerprint
 from segpl.data.formats import NIFTI, lacks_spacing, length_unit, nifti_header
+from segpl.data.image_problems import constant_problems, image_problems
 from segpl.data.known_cases import KnownCases, source_digest
 from segpl.data.manifest import MANIFEST, mask_digest, read_manifest
 from segpl.data.pool import CasePool
@@ -20,9 +21,8 @@ from segpl.data.problems import (
     Problem,
     Voxels,
     are_classes,
-    constant_problems,
-    dataset_problems,
     foreground_numbers,
+    label_problems,
     warning,
 )
 from segpl.data.readers import (
@@ -102,7 +102,8 @@ def inspect(
     problems = [problem for report in reports.values() for problem in report.problems]
     marked = {problem.case for problem in problems if problem.what == PREDICTED}
     problems += _predicted_labels([case for case in cases if case.name not in marked])
-    problems += dataset_problems(dataset, classes, cases, voxels, fingerprints)
+    problems += label_problems(dataset, classes, cases, voxels, fingerprints)
+    problems += image_problems(dataset, list(fingerprints.values()))
     order = {case.name: place for place, case in enumerate(cases)}
     problems.sort(key=lambda problem: order.get(problem.case, -1))
     return Inspection(dataset, dims, classes, fingerprints, tuple(problems))
